@@ -1,0 +1,1 @@
+//! The configuration: file to checked values, each with its origin.

@@ -1,0 +1,1 @@
+//! The data plane: everything that runs on a pinned core.

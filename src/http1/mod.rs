@@ -1,0 +1,1 @@
+//! HTTP/1.1 (RFC 9112) without I/O: bytes in, events out; strict.

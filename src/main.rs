@@ -1,0 +1,5 @@
+//! The `expedite` binary: argv to one command, nothing else.
+
+fn main() -> std::process::ExitCode {
+    expedite::cli::main()
+}

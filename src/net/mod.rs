@@ -1,0 +1,1 @@
+//! The only user of the runtime's sockets.

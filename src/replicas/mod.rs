@@ -1,0 +1,1 @@
+//! What we know of the fleet: registry and health.

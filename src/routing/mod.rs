@@ -1,0 +1,1 @@
+//! Pick one replica.

@@ -1,0 +1,1 @@
+//! What threads share: snapshot, clock, metric cells, signals.

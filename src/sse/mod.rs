@@ -1,0 +1,1 @@
+//! Event streams (WHATWG) without I/O: parsed in place.
