@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use monoio::net::{TcpListener, TcpStream};
 use rustix::io::Errno;
@@ -60,26 +61,36 @@ impl Listener {
     ///
     /// # Errors
     /// No descriptor or memory left (the caller pauses), or the listener is dead.
-    pub async fn accept(&mut self) -> io::Result<Stream> {
+    pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         loop {
             if !self.may_accept {
-                poll_fn(|cx| self.readable.poll(cx)).await;
+                if self.readable.poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
                 self.may_accept = true;
             }
             match rustix::net::accept_with(fd(&*self.socket), flags) {
                 Ok(socket) => {
-                    let socket = std::net::TcpStream::from(socket);
-                    return Ok(Stream::new(TcpStream::from_std(socket)?, true));
+                    let socket = TcpStream::from_std(std::net::TcpStream::from(socket));
+                    return Poll::Ready(socket.map(|socket| Stream::new(socket, true)));
                 }
                 Err(Errno::WOULDBLOCK) => self.may_accept = false,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(e) => {
                     self.may_accept = false;
-                    return Err(e.into());
+                    return Poll::Ready(Err(e.into()));
                 }
             }
         }
+    }
+
+    /// As [`poll_accept`](Self::poll_accept), to be awaited.
+    ///
+    /// # Errors
+    /// As [`poll_accept`](Self::poll_accept).
+    pub async fn accept(&mut self) -> io::Result<Stream> {
+        poll_fn(|cx| self.poll_accept(cx)).await
     }
 
     /// Makes the next accept wait for the ring, so that a flood of connections leaves the others
