@@ -1,6 +1,28 @@
 //! The commands: one small file each.
 
-/// Runs the command that argv names.
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::FAILURE
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A gateway in front of fleets of vLLM replicas.
+#[derive(Parser, Debug)]
+#[command(name = "expedite", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the gateway
+    Serve(serve::Args),
+}
+
+/// Runs the command that argv names; exit code 0 ok, 1 failed, 2 wrong usage or configuration.
+pub fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Serve(args) => serve::run(args),
+    }
 }
