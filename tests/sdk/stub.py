@@ -24,7 +24,7 @@ ENDS = (
 )
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
-FAILED = {"error": {"message": "replica lost", "type": "upstream_error", "param": None, "code": "x"}}
+LOST = {"message": "replica lost", "type": "upstream_error", "param": None, "code": "x"}
 
 
 def event(value):
@@ -112,7 +112,7 @@ class Stub(BaseHTTPRequestHandler):
         self.end_headers()
         kept = [*events, event(b"[DONE]")] if kind == "good" else events[:2]
         if kind.startswith("error_then"):
-            kept.append(event(FAILED))
+            kept.append(event({"error": LOST}))
         if kind == "torn_event":
             kept.append(events[1][: len(events[1]) // 2])
         for data in kept:

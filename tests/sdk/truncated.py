@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Which clients take a cut stream for a whole one: OpenAI Python, httpx-sse, curl.
 
-Environment: BASE_URL (ends in /v1; the server cuts the stream), MODEL, API_KEY, EXPECT (`error`, the
-default, or `complete`). A client says `complete` when its user sees a normal end: the SDK's loop
-ends, curl exits 0, and with httpx-sse the transport raised nothing and `[DONE]` came.
+Environment: BASE_URL (ends in /v1; the server cuts the stream), MODEL, API_KEY, EXPECT (`error`,
+the default, or `complete`). A client says `complete` when its user sees a normal end: the SDK's
+loop ends, curl exits 0, and with httpx-sse the transport raised nothing and `[DONE]` came.
 Prints one line of JSON; exit 1 when a client says other than EXPECT.
 """
 

@@ -150,6 +150,7 @@ fn a_leftover_is_found() {
     finds(rules::leftovers, "src/x.rs", "fn a() {\n    todo!()\n}\n", &[2]);
     finds(rules::leftovers, "tests/x.rs", "fn a() { dbg !(1); }\n", &[1]);
     finds(rules::leftovers, "src/x.rs", "#[allow(dead_code)]\nfn a() {}\n", &[1]);
+    finds(rules::leftovers, "tests/x.rs", "#[allow(dead_code)]\nmod support;\n", &[]);
     finds(rules::leftovers, "tests/x.rs", "#[test]\n#[ignore = \"slow\"]\nfn a() {}\n", &[2]);
 }
 
@@ -192,6 +193,7 @@ fn io_in_a_pure_module_is_found() {
     finds(rules::impure, path, "use std::time;\nfn a() { time::Instant::now(); }\n", &[2]);
     finds(rules::impure, path, "use monoio as m;\nuse redis;\n", &[1, 2]);
     finds(rules::impure, path, "use std::time::Duration;\n//! std::fs\n", &[]);
+    finds(rules::impure, path, "use std::net::{IpAddr, TcpStream};\n", &[1]);
     finds(rules::impure, "src/usage/record.rs", "use std::fs;\n", &[1]);
     finds(rules::impure, "src/usage/writer.rs", "use std::fs;\n", &[]);
 }
