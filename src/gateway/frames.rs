@@ -14,9 +14,9 @@ use crate::http1::{ChunkTracker, PieceKind};
 use crate::openai::{Endpoint, EngineError, EventKind, EventReader, Usage};
 use crate::sse::{self, EventScanner};
 
-/// Bytes of an incomplete event that are held back. The largest that vLLM was seen to merge into
-/// one event is 53 KB.
-const HOLD_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of an incomplete event that are held back. A delta has some 250; with the buffer that it
+/// was received into and our own framing, a stream stays below 128 KiB.
+const HOLD_BYTES_MAX: usize = 32 * 1024;
 
 /// How the engine frames the body.
 pub(super) enum Incoming {
