@@ -168,3 +168,25 @@ fn a_key_is_asked_for_under_v1_only() {
     let with_key = b"GET /v1/models HTTP/1.1\r\nHost: sim\r\nAuthorization: Bearer secret\r\n\r\n";
     assert_eq!(ask(addr, with_key).status(), 200);
 }
+
+#[test]
+fn a_frozen_end_leaves_streams_hanging_and_a_drain_lets_them_finish() {
+    for (on_term, completed) in [(OnTerm::Freeze, 0), (OnTerm::Drain, 1)] {
+        let fleet = paced(0, 10);
+        let mut client = Client::connect(fleet.addr(0));
+        client.send(&chat("[[tag:6]]", ",\"stream\":true,\"max_tokens\":50"));
+        eventually("it runs", || fleet.stats(0).running == 1);
+        fleet.terminate(on_term);
+        let addr = fleet.addr(0);
+        eventually("the port is closed", || std::net::TcpStream::connect(addr).is_err());
+        if completed == 1 {
+            assert_eq!(client.response().words(), expected(6, 50));
+        } else {
+            assert_eq!(fleet.stats(0).running, 1, "only the client can end it");
+            drop(client);
+        }
+        eventually("nothing runs", || fleet.stats(0).running == 0);
+        let stats = fleet.stats(0);
+        assert_eq!((stats.completed, stats.aborted), (completed, 1 - completed));
+    }
+}

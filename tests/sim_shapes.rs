@@ -8,7 +8,9 @@ use std::net::SocketAddr;
 use common::{Client, Response, ask, get, post, post_with};
 use expedite::sim::{Fleet, SimConfig, SimHandle};
 
-const MESSAGES: &str = r#""messages": [{"role": "system", "content": "You are a helpful assistant."}, {"role": "user", "content": "Tell me a story about a gateway and its two replicas."}]"#;
+const MESSAGES: &str = r#""messages": [
+    {"role": "system", "content": "You are a helpful assistant."},
+    {"role": "user", "content": "Tell me a story about a gateway and its two replicas."}]"#;
 
 fn fleet() -> SimHandle {
     Fleet::start(SimConfig {
@@ -115,7 +117,8 @@ fn chat_streams_have_vllms_shape() {
         post("/v1/chat/completions", &json)
     };
     let usage = r#", "stream": true, "stream_options": {"include_usage": true}"#;
-    let each = r#", "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true}"#;
+    let each = r#", "stream": true,
+        "stream_options": {"include_usage": true, "continuous_usage_stats": true}"#;
     same_stream(fleet.addr(0), "chat_stream", &chat(", \"stream\": true"));
     same_stream(fleet.addr(0), "chat_stream_include_usage", &chat(usage));
     same_stream(fleet.addr(0), "chat_stream_continuous_usage", &chat(each));
@@ -129,7 +132,8 @@ fn chat_streams_have_vllms_shape() {
 #[test]
 fn tool_calls_have_vllms_shape() {
     let fleet = fleet();
-    let tool = r#""tools": [{"type": "function", "function": {"name": "get_weather"}}], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}"#;
+    let tool = r#""tools": [{"type": "function", "function": {"name": "get_weather"}}],
+        "tool_choice": {"type": "function", "function": {"name": "get_weather"}}"#;
     let json = format!("{{{MESSAGES}, {tool}, \"max_tokens\": 60}}");
     let ours = ask(fleet.addr(0), &post("/v1/chat/completions", &json));
     let real = capture("chat_tool_named");

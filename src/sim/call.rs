@@ -435,7 +435,8 @@ mod tests {
     fn a_tool_call_echoes_its_script() {
         let call = read(
             Api::Chat,
-            r#"{"messages":[{"role":"user","content":[{"type":"text","text":"[[args:{\"é\":1}]]"}]}],
+            r#"{"messages":[{"role":"user",
+            "content":[{"type":"text","text":"[[args:{\"é\":1}]]"}]}],
             "tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"}"#,
         );
         let choice = &call.choices[0];

@@ -106,7 +106,8 @@ pub(super) fn whole(answer: &Answer<'_>, steps: u64, out: &mut Vec<u8>) {
     let object = if chat { "chat.completion" } else { "text_completion" };
     let (id, model, created) = (quoted(&answer.id), &answer.model_json, answer.created);
     let begin = format!(
-        "{{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model},\"choices\":["
+        "{{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model},\
+         \"choices\":["
     );
     out.extend_from_slice(begin.as_bytes());
     for (index, choice) in answer.call.choices.iter().enumerate() {

@@ -322,7 +322,8 @@ fn tokenize(replica: &Replica, body: &[u8]) -> Result<String, Refusal> {
     let (count, limit) = (tokens.len(), replica.config.model_len_max);
     let (tokens, strings) = (serde_json::Value::from(tokens), json!(strings));
     Ok(format!(
-        "{{\"count\":{count},\"max_model_len\":{limit},\"tokens\":{tokens},\"token_strs\":{strings}}}"
+        "{{\"count\":{count},\"max_model_len\":{limit},\"tokens\":{tokens},\
+         \"token_strs\":{strings}}}"
     ))
 }
 
