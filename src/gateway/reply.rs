@@ -139,11 +139,9 @@ impl Failure {
     /// Is the connection spent: framing in doubt, or a body that nobody will read?
     fn closes(&self) -> bool {
         match self {
-            Failure::Head(error) => !matches!(
-                error,
-                HeadError::MethodUnknown | HeadError::ExpectationFailed | HeadError::Misdirected
-            ),
-            Failure::HeadIncomplete
+            // What could not be read may have a body that cannot be found.
+            Failure::Head(_)
+            | Failure::HeadIncomplete
             | Failure::BodyFraming(_)
             | Failure::BodyTooLarge(_)
             | Failure::BodyIncomplete
