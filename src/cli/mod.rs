@@ -1,6 +1,7 @@
 //! The commands: one small file each.
 
 mod serve;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -18,11 +19,14 @@ struct Cli {
 enum Command {
     /// Run the gateway
     Serve(serve::Args),
+    /// Run a simulated vLLM fleet
+    Sim(sim::Args),
 }
 
 /// Runs the command that argv names; exit code 0 ok, 1 failed, 2 wrong usage or configuration.
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
+        Command::Sim(args) => sim::run(args),
     }
 }

@@ -41,6 +41,8 @@ pub(super) struct Core {
     pub retries: RetryBudget,
     pub metrics: Arc<Shard>,
     pub pools: PoolIndex,
+    /// The pool label of requests that never found one.
+    pub no_pool: Arc<str>,
     pub rng: RefCell<fastrand::Rng>,
     pub turn: Cell<u64>,
     /// Client connections of this core.
@@ -61,6 +63,7 @@ impl Core {
             retries: RetryBudget::default(),
             metrics,
             pools: PoolIndex::default(),
+            no_pool: "-".into(),
             rng: RefCell::new(fastrand::Rng::new()),
             turn: Cell::new(0),
             connections: Cell::new(0),

@@ -33,7 +33,7 @@ pub(super) async fn serve_request(
     };
     client.forget_request(core);
     match next {
-        Next::KeepAlive if !head.keep_alive || core.draining() => Next::Close,
+        Next::KeepAlive if ticket.closes() => Next::Close,
         next => next,
     }
 }
@@ -166,8 +166,13 @@ async fn fail(
     }
     // A body that was not read cannot be told from the next request: read past it, or close.
     let read = client.request_bytes > ticket.head.head_bytes as usize;
-    let clear = read || failure.must_close() || body::skip(core, client, ticket.head).await;
-    let close = !clear || failure.must_close() || ticket.closes();
+    // After a CONNECT whatever follows is meant for a tunnel; a client that waits for
+    // `100 Continue` may send its body or not.
+    let spent = failure.must_close()
+        || ticket.head.method == Method::Connect
+        || (ticket.head.expect_continue && !read);
+    let clear = !spent && (read || body::skip(core, client, ticket.head).await);
+    let close = !clear || ticket.closes();
     let mut out = Vec::with_capacity(512);
     failure.write(ticket, close, &mut out);
     match client.send(core, &out).await {

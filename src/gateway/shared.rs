@@ -36,7 +36,7 @@ pub(super) struct Published {
 impl Published {
     /// From a configuration and the fleet built from it.
     #[must_use]
-    pub fn new(config: Arc<Config>, fleet: Arc<Fleet>) -> Published {
+    pub(super) fn new(config: Arc<Config>, fleet: Arc<Fleet>) -> Published {
         use crate::config::Policy as Asked;
         Published {
             fleet,

@@ -213,17 +213,12 @@ impl<'t> Ticket<'t> {
         self.seen.content_events > 0
     }
 
-    /// Something of a stream that is not content was passed on: it is not passed on twice.
-    pub(super) fn role_sent(&self) -> bool {
-        self.head_sent
-    }
-
     /// Appends the trace context for the replica.
     pub(super) fn write_trace_context(&self, out: &mut Vec<u8>) {
         if let Some(parent) = &self.trace.parent {
-            write::field(out, "traceparent", parent);
+            let _ = write::field(out, "traceparent", parent);
             if let Some(state) = &self.trace.state {
-                write::field(out, "tracestate", state);
+                let _ = write::field(out, "tracestate", state);
             }
         }
     }
@@ -233,9 +228,11 @@ impl<'t> Ticket<'t> {
         self.head.version == Version::Http11
     }
 
-    /// The connection ends with this answer.
+    /// The connection ends with this answer. (HTTP/1.0 could keep it by an extension that no
+    /// client of this API needs.)
     pub(super) fn closes(&self) -> bool {
-        !self.head.keep_alive || self.core.draining()
+        let keeps = self.head.keep_alive && self.head.version == Version::Http11;
+        !keeps || self.core.draining()
     }
 
     /// Begins the head of an answer that is no stream, with the engine's type.
@@ -357,7 +354,7 @@ impl Ticket<'_> {
     fn count(&self, record: &UsageRecord, now: u64) {
         let metrics = &self.core.metrics;
         metrics.stage(Stage::Total).observe_ns(self.gateway_ns(now));
-        let Some(pool) = &record.pool else { return };
+        let pool = record.pool.as_ref().unwrap_or(&self.core.no_pool);
         let cells = self.core.pools.pool(metrics, pool);
         self.core.pools.count(&cells, pool, record.endpoint, record.outcome);
         cells.input.add(record.input_tokens);
