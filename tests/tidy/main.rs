@@ -168,13 +168,17 @@ fn a_panic_is_found_where_a_peer_can_reach_it() {
 
 #[test]
 fn a_file_that_a_test_module_declares_is_a_test() {
-    let of = |declaration: &str| {
+    let of = |declaration: &str, path: &str| {
         let file = |path: &str, text: &str| (path.to_string(), text.to_string());
         let head = file("src/http1/head.rs", declaration);
-        rules::panics(&Repo::of([head, file("src/http1/head/tests.rs", "a.unwrap();")])).len()
+        rules::panics(&Repo::of([head, file(path, "a.unwrap();")])).len()
     };
-    assert_eq!(of("#[cfg(test)]\nmod tests;\n"), 0);
-    assert_eq!(of("mod tests;\n"), 1);
+    let (below, beside) = ("src/http1/head/tests.rs", "src/http1/head_tests.rs");
+    assert_eq!(of("#[cfg(test)]\nmod tests;\n", below), 0);
+    assert_eq!(of("mod tests;\n", below), 1);
+    assert_eq!(of("#[cfg(test)]\n#[path = \"head_tests.rs\"]\nmod tests;\n", beside), 0);
+    assert_eq!(of("#[path = \"head_tests.rs\"]\nmod tests;\n", beside), 1);
+    assert_eq!(of("#[cfg(test)]\nmod tests;\n", beside), 1);
 }
 
 #[test]

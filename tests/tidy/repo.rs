@@ -128,11 +128,23 @@ fn test_modules(source: &Source) -> Vec<String> {
         "mod.rs" | "lib.rs" | "main.rs" => folder.to_string(),
         file => format!("{folder}/{}", file.trim_end_matches(".rs")),
     };
+    let lines: Vec<&str> = source.raw.lines().collect();
     let tokens = &source.tokens;
     scan::find(tokens, &["mod"])
         .filter(|&at| tokens[at].test && tokens.get(at + 2).is_some_and(|t| t.text == ";"))
-        .map(|at| format!("{base}/{}", tokens[at + 1].text))
+        .map(|at| match path_attribute(&lines[..tokens[at].line]) {
+            Some(path) => format!("{folder}/{}", path.trim_end_matches(".rs")),
+            None => format!("{base}/{}", tokens[at + 1].text),
+        })
         .collect()
+}
+
+/// The file that `#[path = "..."]` names, on the last of `lines` or on an attribute above it.
+fn path_attribute<'a>(lines: &[&'a str]) -> Option<&'a str> {
+    let (last, above) = lines.split_last()?;
+    let attributes = above.iter().rev().take_while(|line| line.trim_start().starts_with("#["));
+    let mut all = std::iter::once(last).chain(attributes);
+    all.find_map(|line| line.split_once("#[path = \"")?.1.split('"').next())
 }
 
 fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
