@@ -1,1 +1,5 @@
 //! What threads share: snapshot, clock, metric cells, signals.
+
+pub mod cells;
+pub mod clock;
+pub mod exposition;
