@@ -23,7 +23,7 @@ use super::sweep::{SWEEP_MS, Sweep};
 use crate::admin::{PoolIndex, Shard};
 use crate::net::{self, Listener, Stream};
 use crate::runtime::clock;
-use crate::runtime::snapshot::Reader;
+use crate::runtime::snapshot::{Held, Reader};
 
 /// Accepts in one turn before the connections get theirs.
 const ACCEPTS_A_TURN: u32 = 32;
@@ -53,7 +53,7 @@ pub(super) struct Core {
 
 impl Core {
     fn new(index: usize, shared: Arc<Shared>) -> Rc<Core> {
-        let metrics = Arc::clone(&shared.shards[index]);
+        let metrics = shared.shards.get(index).map(Arc::clone).unwrap_or_default();
         let core = Core {
             index,
             published: RefCell::new(Reader::new(Arc::clone(&shared.published))),
@@ -74,7 +74,7 @@ impl Core {
     }
 
     /// Configuration and fleet as last published.
-    pub(super) fn published(&self) -> Rc<Arc<Published>> {
+    pub(super) fn published(&self) -> Held<Published> {
         self.published.borrow_mut().get()
     }
 
