@@ -10,8 +10,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// Gives a value cache lines of its own, so that neighbours' writers do not disturb it. 128 bytes
-/// would also cover the adjacent-line prefetcher; 64 is what the replica ledgers were measured with.
+/// Gives a value a cache line of its own, so that neighbours' writers do not disturb it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct CachePadded<T>(pub T);

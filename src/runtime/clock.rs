@@ -2,8 +2,8 @@
 //!
 //! State: the instant and the wall-clock time at which the clock was first asked, set once. Any
 //! thread may read it, without a lock. Wall time is the start's plus what has passed, so that it
-//! never runs backwards when an administrator sets the clock; a step of the system's clock after the
-//! start is therefore not seen.
+//! never runs backwards when an administrator sets the clock; a step of the system's clock after
+//! the start is therefore not seen.
 
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

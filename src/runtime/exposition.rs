@@ -1,7 +1,7 @@
 //! Prometheus' text format 0.0.4, written into a string. No I/O; runs on the control thread.
 //!
-//! A family's HELP and TYPE come once, when it is begun; its samples follow. Whoever writes a sample
-//! has summed it over the cores.
+//! A family's HELP and TYPE come once, when it is begun; its samples follow. Whoever writes a
+//! sample has summed it over the cores.
 
 use std::fmt::Write;
 

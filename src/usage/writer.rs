@@ -5,10 +5,10 @@
 //! together never exceed the ring, so that the push of a reserved record cannot fail.
 //!
 //! The thread appends whole batches, one write each, and calls fdatasync once a second: a crash of
-//! the host loses at most that second, a crash of the process nothing that was written. A write that
-//! fails is tried again every 100 ms from the very byte where it stopped, so that a line is never
-//! doubled or torn. Pipes are written without blocking. A file that was renamed away (by logrotate)
-//! is opened anew.
+//! the host loses at most that second, a crash of the process nothing that was written. A write
+//! that fails is tried again every 100 ms from the very byte where it stopped, so that a line is
+//! never doubled or torn. Pipes are written without blocking. A file that was renamed away (by
+//! logrotate) is opened anew.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -145,8 +145,8 @@ impl Drop for Slot {
 }
 
 impl UsageWriter {
-    /// Opens the sink, cuts a torn last line, and starts the thread. A pipe that nobody reads yet is
-    /// no error: the sink is unhealthy until somebody does.
+    /// Opens the sink, cuts a torn last line, and starts the thread. A pipe that nobody reads yet
+    /// is no error: the sink is unhealthy until somebody does.
     ///
     /// # Errors
     /// The file cannot be opened, or the thread not be started.
