@@ -57,7 +57,7 @@ fn pools(page: &mut Page, view: &View) {
         for cells in cells {
             let requests = cells.requests.lock().unwrap_or_else(|e| e.into_inner());
             for ((endpoint, outcome), n) in requests.iter() {
-                *counts.entry((*endpoint, outcome.name())).or_default() += n.get();
+                *counts.entry((*endpoint, outcome.as_str())).or_default() += n.get();
             }
         }
         let mut counts: Vec<_> = counts.into_iter().collect();
@@ -155,11 +155,11 @@ fn fleet(page: &mut Page, view: &View) {
 }
 
 fn usage(page: &mut Page, view: &View) {
-    let counts = view.usage.counts();
+    let counts = view.usage.counters();
     page.family("expedite_usage_records_total", "counter", "Usage records by what became of them.");
     let results =
-        [("written", &counts.written), ("dropped", &counts.dropped), ("failed", &counts.failed)];
+        [("written", counts.written), ("dropped", counts.dropped), ("failed", counts.failed)];
     for (result, n) in results {
-        page.value("expedite_usage_records_total", &[("result", result)], n.load(Relaxed));
+        page.value("expedite_usage_records_total", &[("result", result)], n);
     }
 }
