@@ -15,12 +15,13 @@
 //!
 //! # Who owns what
 //!
-//! | thread | owns | never |
-//! | --- | --- | --- |
-//! | a core, pinned | its listeners, connections, idle upstream connections, buffers, metric shard | waits for a lock, a disk, a name server or another thread |
-//! | control | the registry: names, probes, `/v1/models`; the admin listener; the drain | touches a request |
-//! | usage writer | the usage log | blocks a core: the ring is bounded, requests reserve their place |
-//! | supervisor | the cores' threads | serves |
+//! * A core, pinned: its listeners, connections, idle upstream connections, buffers and metric
+//!   shard. It never waits for a lock, a disk, a name server or another thread.
+//! * The control thread: the registry (names, probes, `/v1/models`), the admin listener, the
+//!   drain. It never touches a request.
+//! * The usage writer: the usage log. It never blocks a core: the ring is bounded, and a request
+//!   reserves its place before it starts.
+//! * The supervisor: the cores' threads. It serves nothing.
 //!
 //! Threads meet in [`runtime`] (snapshots, cells) and in the atomics of a
 //! [`replicas::Replica`]. Nothing is written twice: a cell has one writer.

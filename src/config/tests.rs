@@ -1,3 +1,5 @@
+//! What a configuration file may hold, what each mistake is called, and what is never shown.
+
 use serde_json::Value;
 
 use super::*;
