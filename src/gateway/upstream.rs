@@ -33,6 +33,8 @@ use crate::routing::{self, FleetView};
 const INTERIM_MAX: u32 = 8;
 /// Bytes received at once from a replica; more waits in the kernel, which slows the replica.
 const READ_BYTES_MAX: usize = 64 * 1024;
+/// Tokens that a request without a limit may take, for its time limit only.
+const OUTPUT_TOKENS_DEFAULT: u64 = 1_000;
 /// Slices of one send: the head, the pieces of an edited body.
 const SLICES_MAX: usize = 16;
 
@@ -42,6 +44,8 @@ pub(super) struct Plan<'p> {
     pub stream: bool,
     pub outgoing: Outgoing,
     pub client_keeps: bool,
+    /// Output tokens of one sequence that the request may take.
+    output_tokens: u64,
     take_usage_out: bool,
     edits: Edits,
     pub body: Body,
@@ -71,6 +75,7 @@ impl<'p> Plan<'p> {
                 Version::Http10 => Outgoing::Plain,
             },
             client_keeps: head.keep_alive,
+            output_tokens: call.output_tokens_max().unwrap_or(OUTPUT_TOKENS_DEFAULT),
             take_usage_out: !call.client_asked_for_usage(),
             edits,
             body,
@@ -79,6 +84,17 @@ impl<'p> Plan<'p> {
             served,
             published,
         })
+    }
+
+    /// Time until the first content must be there, in ms; 0 = any. An answer that is no stream is
+    /// all there at once, so it gets the time of its tokens besides.
+    pub(super) fn first_ms(&self) -> u64 {
+        let timeouts = &self.published.timeouts;
+        match (timeouts.first_token_ms, timeouts.next_token_ms) {
+            (first, _) if self.stream || !self.endpoint.generates() => first,
+            (0, _) | (_, 0) => 0,
+            (first, next) => first.saturating_add(next.saturating_mul(self.output_tokens)),
+        }
     }
 
     /// The request's head for `replica`, written anew from the fields that we allow.
@@ -323,8 +339,7 @@ async fn begin(
     replica: &Replica,
     (stream, inbox): Side<'_>,
 ) -> Result<(ResponseHead, Begun), Attempt> {
-    let first_token = ticket.first_token_ms(plan.published.timeouts.first_token_ms);
-    client.deadline.set(first_token);
+    client.deadline.set(ticket.first_token_ms(plan.first_ms()));
     let whole = send(core, client, plan, ticket, replica, (stream, inbox)).await?;
     let mut head = read_head(core, client, ticket, (stream, inbox)).await?;
     let filled = inbox.filled();
