@@ -118,7 +118,7 @@ fn acts(args: &Args, usage: &std::path::Path) -> Result<Found, String> {
     let killed = std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(duration / 3);
-            fleet.fault(REPLICAS - 1, Fault::new(Kind::Refuse));
+            fleet.fault(REPLICAS - 1, Fault::new(Kind::ResetBeforeHead));
         });
         run(&load)
     })?;

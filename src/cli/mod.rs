@@ -3,6 +3,7 @@
 //! Runs on the main thread. Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration. A command
 //! is listed once it works.
 
+mod bench;
 mod check;
 mod demo;
 mod key;
@@ -27,6 +28,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Bench(Box<bench::Args>),
     Check(check::Args),
     Demo(demo::Args),
     Key(key::Args),
@@ -38,6 +40,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let _ = crate::runtime::clock::now_ns(); // The first reading is the zero point.
     match Cli::parse().command {
+        Command::Bench(args) => bench::run(*args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Key(args) => key::run(args),

@@ -1,8 +1,8 @@
 //! The data plane: everything that runs on a pinned core, in the order of a request's life.
 //!
 //! `core` accepts, `connection` reads heads, `request` is THE PATH, `upstream` finds a replica,
-//! `exchange` makes it begin to answer, `relay` and `answer` bring its answer to the client, `ticket` closes the books, `reply`
-//! writes every answer of our own.
+//! `exchange` makes it begin to answer, `relay` and `answer` bring its answer to the client,
+//! `ticket` closes the books, `reply` writes every answer of our own.
 
 #![cfg_attr(
     not(test),
