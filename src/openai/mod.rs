@@ -1,1 +1,41 @@
 //! The shapes of the OpenAI API: what we read, refuse, edit in place and pass through.
+//!
+//! - [`endpoint`]: method and path to an [`Endpoint`]; everything else is refused.
+//! - [`json`]: the strict scanner under all of it.
+//! - [`call`]: a request body to a [`Call`], or to the reason why not.
+//! - [`edit`]: the few bytes of a body that we change, without writing it anew.
+//! - [`multipart`]: the same for audio uploads.
+//! - [`answer`]: usage, errors and ends in what the engine sends.
+//! - [`error`]: the error bodies and error events that we send.
+//! - [`models`]: the merged model list.
+//!
+//! No I/O, no clock, no thread of its own; nothing allocates for each event of a stream. Whatever
+//! a peer sends ends in an answer or an error here, never in a panic.
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+pub mod answer;
+pub mod call;
+#[cfg(test)]
+pub(crate) mod captures;
+pub mod edit;
+pub mod endpoint;
+pub mod error;
+pub mod event;
+pub mod json;
+pub mod models;
+pub mod multipart;
+mod prompt;
+mod span;
+
+pub use answer::{Answer, EngineError, Usage, read_answer};
+pub use call::{Call, read_call};
+pub use edit::Edits;
+pub use endpoint::{Endpoint, Method, RouteError, route};
+pub use error::{ApiError, BodyError, BodyErrorCode};
+pub use event::{EventFacts, EventKind, EventReader};
+pub use prompt::{PROMPTS_MAX, Prompt};
+pub use span::Span;

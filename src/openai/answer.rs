@@ -1,0 +1,263 @@
+//! What an engine's whole JSON body says: usage, an error, an end by abort.
+//!
+//! A hostile or broken engine must not make us charge nonsense: counts that are negative, not
+//! whole or absurd are left out and flagged, and the caller's own count stands.
+
+use super::Span;
+use super::call::TOKENS_MAX;
+use super::json::{Error, Kind, Scanner, Value, inner};
+
+/// Tokens as the engine counted them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt, cached ones included.
+    pub prompt_tokens: u64,
+    /// Tokens generated.
+    pub completion_tokens: u64,
+    /// Prompt tokens found in the prefix cache: `Some(0)` is none, `None` is not said (absent or
+    /// null).
+    pub cached_tokens: Option<u64>,
+}
+
+/// An error that the engine reports. Spans are JSON strings with their quotes; empty when absent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineError {
+    /// The status as the engine would have sent it: vLLM's `code`.
+    pub code: Option<u16>,
+    /// Its `message`.
+    pub message: Span,
+    /// Its `type`.
+    pub kind: Span,
+}
+
+/// What a whole body says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The body is JSON, an object.
+    pub valid: bool,
+    /// Its usage, when present and sound.
+    pub usage: Option<Usage>,
+    /// A usage was present but not sound (negative, a fraction, absurd, doubled, incomplete).
+    pub usage_odd: bool,
+    /// Some choice ended with `finish_reason: "abort"`: the engine was stopped.
+    pub abort: bool,
+    /// It is an error.
+    pub error: Option<EngineError>,
+}
+
+/// Reads a whole JSON body of any endpoint.
+#[must_use]
+pub fn read_answer(json: &[u8]) -> Answer {
+    let Ok(facts) = Facts::read(json) else { return Answer::default() };
+    let Facts { usage, usage_odd, abort, error, .. } = facts;
+    Answer { valid: true, usage, usage_odd, abort, error }
+}
+
+/// What one JSON object from the engine says, a whole body or one event's data.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub(super) usage: Option<Usage>,
+    pub(super) usage_odd: bool,
+    pub(super) abort: bool,
+    pub(super) finish: bool,
+    pub(super) error: Option<EngineError>,
+    /// Entries of `choices`; `None` without one.
+    pub(super) choices: Option<usize>,
+    /// Each choice has a delta with a role and nothing else in it.
+    pub(super) role_only: bool,
+    /// The outermost `type`, with its quotes.
+    pub(super) kind: Span,
+    flat: EngineError,
+    object: Span,
+}
+
+impl Facts {
+    pub(super) fn read(json: &[u8]) -> Result<Facts, Error> {
+        let mut scanner = Scanner::new(json)?;
+        let mut facts = Facts::default();
+        scanner.object(|scanner, key| facts.member(scanner, key.name, json))?;
+        scanner.finish()?;
+        // vLLM before 0.10: {"object":"error","message":...}; responses: {"type":"error",...}.
+        let flat = facts.object.within(json) == b"\"error\""
+            || facts.kind.within(json) == b"\"error\"" && facts.flat.message.len > 0;
+        if flat && facts.error.is_none() {
+            facts.error = Some(EngineError { kind: facts.kind, ..facts.flat });
+        }
+        Ok(facts)
+    }
+
+    fn member(&mut self, scanner: &mut Scanner<'_>, key: &[u8], json: &[u8]) -> Result<(), Error> {
+        match key {
+            b"usage" => return self.usage(scanner, json),
+            b"choices" if scanner.peek() == Some(Kind::Array) => {
+                self.role_only = true;
+                let count = scanner.array(|scanner, _| self.choice(scanner, json))?;
+                self.choices = Some(count);
+                self.role_only &= count > 0;
+                return Ok(());
+            }
+            // messages: message_start and message_delta; responses: response.completed and so on.
+            b"message" | b"response" | b"delta" if scanner.peek() == Some(Kind::Object) => {
+                scanner.object(|scanner, key| match key.name {
+                    b"usage" => self.usage(scanner, json),
+                    b"error" => self.error(scanner, json),
+                    b"stop_reason" => scanner.value().map(|value| self.finish(value, json)),
+                    _ => scanner.value().map(drop),
+                })?;
+                return Ok(());
+            }
+            b"error" => return self.error(scanner, json),
+            _ => {}
+        }
+        let value = scanner.value()?;
+        match key {
+            b"type" => self.kind = value.span,
+            b"object" => self.object = value.span,
+            b"message" if value.kind == Kind::String => self.flat.message = value.span,
+            b"code" => self.flat.code = status(value, json),
+            b"stop_reason" => self.finish(value, json),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, reason: Value, json: &[u8]) {
+        if reason.kind != Kind::Null {
+            self.finish = true;
+            self.abort |= inner(reason.span.within(json)) == b"abort";
+        }
+    }
+
+    fn choice(&mut self, scanner: &mut Scanner<'_>, json: &[u8]) -> Result<(), Error> {
+        if scanner.peek() != Some(Kind::Object) {
+            self.role_only = false;
+            return scanner.value().map(drop);
+        }
+        let mut role = false;
+        scanner.object(|scanner, key| match key.name {
+            b"delta" if scanner.peek() == Some(Kind::Object) => {
+                let mut other = false;
+                scanner.object(|scanner, key| {
+                    let value = scanner.value()?;
+                    role |= key.name == b"role";
+                    other |= key.name != b"role"
+                        && value.kind != Kind::Null
+                        && value.span.within(json) != b"\"\"";
+                    Ok::<(), Error>(())
+                })?;
+                role &= !other;
+                Ok(())
+            }
+            b"finish_reason" => scanner.value().map(|value| self.finish(value, json)),
+            _ => scanner.value().map(drop),
+        })?;
+        self.role_only &= role && !self.finish;
+        Ok(())
+    }
+
+    fn error(&mut self, scanner: &mut Scanner<'_>, json: &[u8]) -> Result<(), Error> {
+        if scanner.peek() != Some(Kind::Object) {
+            let value = scanner.value()?;
+            if value.kind != Kind::Null {
+                self.error = Some(EngineError { message: value.span, ..EngineError::default() });
+            }
+            return Ok(());
+        }
+        let mut error = EngineError::default();
+        scanner.object(|scanner, key| {
+            let value = scanner.value()?;
+            match (key.name, value.kind) {
+                (b"code", _) => error.code = status(value, json),
+                (b"message", Kind::String) => error.message = value.span,
+                (b"type", Kind::String) => error.kind = value.span,
+                _ => {}
+            }
+            Ok::<(), Error>(())
+        })?;
+        self.error = Some(error);
+        Ok(())
+    }
+
+    fn usage(&mut self, scanner: &mut Scanner<'_>, json: &[u8]) -> Result<(), Error> {
+        if scanner.peek() != Some(Kind::Object) {
+            self.usage_odd |= scanner.value()?.kind != Kind::Null;
+            return Ok(());
+        }
+        let mut read = Counts::default();
+        scanner.object(|scanner, key| match key.name {
+            b"prompt_tokens_details" | b"input_tokens_details"
+                if scanner.peek() == Some(Kind::Object) =>
+            {
+                scanner.object(|scanner, key| {
+                    let value = scanner.value()?;
+                    if key.name == b"cached_tokens" {
+                        read.count(|read| &mut read.cached, value, json);
+                    }
+                    Ok::<(), Error>(())
+                })?;
+                Ok(())
+            }
+            name => {
+                let value = scanner.value()?;
+                match name {
+                    b"prompt_tokens" | b"input_tokens" => {
+                        read.count(|read| &mut read.prompt, value, json);
+                    }
+                    b"completion_tokens" | b"output_tokens" => {
+                        read.count(|read| &mut read.completion, value, json);
+                    }
+                    b"total_tokens" => read.count(|read| &mut read.total, value, json),
+                    b"cache_read_input_tokens" => {
+                        read.count(|read| &mut read.cached, value, json);
+                    }
+                    _ => {}
+                }
+                Ok::<(), Error>(())
+            }
+        })?;
+        let usage = read.usage();
+        // A second usage contradicts the first, and one with counts but no prompt is incomplete.
+        self.usage_odd |=
+            read.odd || self.usage.is_some() || usage.is_none() && read.completion.is_some();
+        self.usage = if self.usage_odd { None } else { usage };
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    prompt: Option<u64>,
+    completion: Option<u64>,
+    total: Option<u64>,
+    cached: Option<u64>,
+    odd: bool,
+}
+
+impl Counts {
+    fn count(&mut self, place: impl Fn(&mut Self) -> &mut Option<u64>, value: Value, json: &[u8]) {
+        if value.kind == Kind::Null {
+            return;
+        }
+        let digits = std::str::from_utf8(value.span.within(json)).unwrap_or_default();
+        let number = digits.parse().ok().filter(|number| *number <= TOKENS_MAX);
+        self.odd |= number.is_none() || place(self).is_some();
+        *place(self) = number;
+    }
+
+    /// Embeddings and reranking generate nothing, and some give only a total.
+    fn usage(&self) -> Option<Usage> {
+        let completion_tokens = self.completion.unwrap_or(0);
+        let total = self.total.filter(|_| self.completion.is_none());
+        let prompt_tokens = self.prompt.or(total)?;
+        Some(Usage { prompt_tokens, completion_tokens, cached_tokens: self.cached })
+    }
+}
+
+fn status(code: Value, json: &[u8]) -> Option<u16> {
+    let digits = std::str::from_utf8(code.span.within(json)).ok()?;
+    digits.parse().ok().filter(|status| (100..600).contains(status))
+}
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

@@ -1,0 +1,201 @@
+//! What one event of an engine's stream says.
+//!
+//! Nearly every event is a plain delta, so [`EventReader`] first looks for the few keys that make
+//! one more than that. Such a key cannot be faked by generated text: inside a JSON string a quote
+//! is written `\"`, so `"error"` with bare quotes is a whole string, a key or a value. Only when
+//! one is there is the event parsed in full, and that parse decides. Events that are not JSON are
+//! content: passed on, like all that we do not know.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
+use super::answer::{EngineError, Facts, Usage};
+use super::{Endpoint, json};
+
+/// What an event is to the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// `[DONE]`.
+    Done,
+    /// The engine gave up, inside a 200.
+    Error(EngineError),
+    /// No choices, only the usage: the event that `include_usage` asks for.
+    UsageOnly,
+    /// Opens the stream and carries no content yet: a chat delta with nothing but the role,
+    /// `response.created`, `message_start` and the like.
+    Role,
+    /// Anything else; what the client waits for.
+    Content,
+}
+
+/// What one event says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventFacts {
+    /// What it is.
+    pub kind: EventKind,
+    /// The usage that it carries, when sound: last events, and each one of continuous usage.
+    pub usage: Option<Usage>,
+    /// It carries a usage that is not sound.
+    pub usage_odd: bool,
+    /// Some choice, or the message, ends with it.
+    pub finish: bool,
+    /// One ends by `abort`: the engine was stopped.
+    pub abort: bool,
+    /// Nothing may follow it: `[DONE]`, `message_stop`, `response.completed`, `.failed`,
+    /// `.incomplete`.
+    pub ends_stream: bool,
+}
+
+impl EventFacts {
+    const PLAIN: EventFacts = EventFacts {
+        kind: EventKind::Content,
+        usage: None,
+        usage_odd: false,
+        finish: false,
+        abort: false,
+        ends_stream: false,
+    };
+}
+
+/// Reads the events of one endpoint's streams.
+#[derive(Debug, Clone, Copy)]
+pub struct EventReader {
+    endpoint: Endpoint,
+    needles: &'static Needles,
+}
+
+#[derive(Debug)]
+struct Needles {
+    usage: Finder<'static>,
+    error: Finder<'static>,
+    choices: Finder<'static>,
+    finish_reason: Finder<'static>,
+    role: Finder<'static>,
+    response_type: Finder<'static>,
+}
+
+static NEEDLES: LazyLock<Needles> = LazyLock::new(|| Needles {
+    usage: Finder::new("\"usage\""),
+    error: Finder::new("\"error\""),
+    choices: Finder::new("\"choices\""),
+    finish_reason: Finder::new("\"finish_reason\""),
+    role: Finder::new("\"role\""),
+    response_type: Finder::new("\"type\":\"response."),
+});
+
+impl EventReader {
+    /// A reader for the streams of `endpoint`.
+    #[must_use]
+    pub fn new(endpoint: Endpoint) -> Self {
+        EventReader { endpoint, needles: &NEEDLES }
+    }
+
+    /// Reads one event's data (see [`crate::sse::data`]). Spans are places in `data`.
+    #[must_use]
+    pub fn read(&self, data: &[u8]) -> EventFacts {
+        if data.trim_ascii() == b"[DONE]" {
+            return EventFacts { kind: EventKind::Done, ends_stream: true, ..EventFacts::PLAIN };
+        }
+        let plain = match self.endpoint {
+            Endpoint::Responses => self.plain_response_delta(data),
+            Endpoint::Messages => data.starts_with(b"{\"type\":\"content_block_delta\""),
+            _ => self.plain_chunk(data),
+        };
+        if plain {
+            return EventFacts::PLAIN;
+        }
+        let Ok(facts) = Facts::read(data) else { return EventFacts::PLAIN };
+        match self.endpoint {
+            Endpoint::Responses => response_event(facts, data),
+            Endpoint::Messages => message_event(facts, data),
+            _ => chunk(facts),
+        }
+    }
+
+    /// A chunk of chat, completions or transcription without anything but content.
+    fn plain_chunk(&self, data: &[u8]) -> bool {
+        let Needles { usage, error, choices, finish_reason, role, .. } = self.needles;
+        let null = |value: &[u8]| value.starts_with(b"null");
+        let no_choices = |value: &[u8]| {
+            value.strip_prefix(b"[").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"]"))
+        };
+        values(choices, data).all(|value| !no_choices(value))
+            && values(finish_reason, data).all(null)
+            && values(usage, data).all(null)
+            && role.find(data).is_none()
+            // Also as a value: {"object":"error"}.
+            && error
+                .find_iter(data)
+                .all(|at| key_value(data, at, error).is_some_and(null))
+    }
+
+    /// `response.*.delta`: no string within the event can hold the needle's bare quotes.
+    fn plain_response_delta(&self, data: &[u8]) -> bool {
+        let needle = &self.needles.response_type;
+        let Some(at) = needle.find(data) else { return false };
+        let kind = data.get(at + needle.needle().len()..).unwrap_or_default();
+        let end = memchr::memchr(b'"', kind).unwrap_or_default();
+        kind.get(..end).unwrap_or_default().ends_with(b".delta")
+    }
+}
+
+/// What stands behind `key` and its colon, wherever it is a key.
+fn values<'a>(key: &'a Finder<'_>, data: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    key.find_iter(data).filter_map(move |at| key_value(data, at, key))
+}
+
+fn key_value<'a>(data: &'a [u8], at: usize, key: &Finder<'_>) -> Option<&'a [u8]> {
+    let rest = data.get(at + key.needle().len()..)?;
+    Some(rest.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start())
+}
+
+fn chunk(facts: Facts) -> EventFacts {
+    let kind = match facts.error {
+        Some(error) => EventKind::Error(error),
+        None if facts.choices == Some(0) && (facts.usage.is_some() || facts.usage_odd) => {
+            EventKind::UsageOnly
+        }
+        None if facts.role_only => EventKind::Role,
+        None => EventKind::Content,
+    };
+    event(facts, kind)
+}
+
+fn response_event(facts: Facts, data: &[u8]) -> EventFacts {
+    let kind = json::inner(facts.kind.within(data));
+    let ends = matches!(kind, b"response.completed" | b"response.failed" | b"response.incomplete");
+    let opens = matches!(
+        kind,
+        b"response.created"
+            | b"response.queued"
+            | b"response.in_progress"
+            | b"response.output_item.added"
+            | b"response.content_part.added"
+    );
+    EventFacts { ends_stream: ends, finish: ends, ..typed(facts, opens) }
+}
+
+fn message_event(facts: Facts, data: &[u8]) -> EventFacts {
+    let kind = json::inner(facts.kind.within(data));
+    let opens = matches!(kind, b"message_start" | b"content_block_start" | b"ping");
+    EventFacts { ends_stream: kind == b"message_stop", ..typed(facts, opens) }
+}
+
+fn typed(facts: Facts, opens: bool) -> EventFacts {
+    let kind = match facts.error {
+        Some(error) => EventKind::Error(error),
+        None if opens => EventKind::Role,
+        None => EventKind::Content,
+    };
+    event(facts, kind)
+}
+
+fn event(facts: Facts, kind: EventKind) -> EventFacts {
+    let Facts { usage, usage_odd, finish, abort, .. } = facts;
+    EventFacts { kind, usage, usage_odd, finish, abort, ends_stream: false }
+}
+
+#[cfg(test)]
+#[path = "event_tests.rs"]
+mod tests;

@@ -1,0 +1,137 @@
+//! The shape of a prompt, read in place: one text, one list of tokens, or a list of either.
+
+use super::call::integer;
+use super::json::{Kind, Scanner};
+use super::{BodyError, Span};
+
+/// Prompts in one request (`prompt` or `input` as a list).
+pub const PROMPTS_MAX: usize = 4096;
+
+/// Largest token id: the engine's ids are 32-bit.
+const TOKEN_ID_MAX: u64 = u32::MAX as u64;
+
+/// The shape of `prompt` (completions, tokenize) or `input` (embeddings, responses).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Prompt {
+    /// No prompt: a chat, or `prompt_embeds`.
+    #[default]
+    None,
+    /// One string.
+    Text,
+    /// One prompt as token ids.
+    Tokens {
+        /// Tokens in it.
+        tokens: usize,
+    },
+    /// Strings.
+    Texts {
+        /// Prompts in the list.
+        prompts: usize,
+    },
+    /// Lists of token ids.
+    TokenLists {
+        /// Prompts in the list.
+        prompts: usize,
+        /// Tokens in all of them.
+        tokens: usize,
+    },
+    /// Objects (items of a responses `input`, multi-modal embeddings).
+    Items {
+        /// Items in the list.
+        items: usize,
+    },
+}
+
+/// Reads `prompt` or `input`; no prompt and no span for null. With `items`, a list may hold objects.
+pub(super) fn read_prompt(
+    scanner: &mut Scanner<'_>,
+    body: &[u8],
+    field: &'static str,
+    items: bool,
+) -> Result<(Prompt, Option<Span>), BodyError> {
+    match scanner.peek() {
+        Some(Kind::Array) => {}
+        Some(Kind::Null) => return Ok(scanner.value().map(|_| (Prompt::None, None))?),
+        kind => {
+            let value = scanner.value()?;
+            if kind != Some(Kind::String) {
+                let message = format!("{field} must be a string or a list");
+                return Err(BodyError::value(field, message, value.span));
+            }
+            return Ok((Prompt::Text, Some(value.span)));
+        }
+    }
+    let start = scanner.offset();
+    let mut prompt = Prompt::None;
+    let count = scanner.array(|scanner, index| {
+        let kind = scanner.peek();
+        let fits = match (kind, prompt) {
+            (Some(Kind::Number), Prompt::None | Prompt::Tokens { .. })
+            | (Some(Kind::String), Prompt::None | Prompt::Texts { .. })
+            | (Some(Kind::Array), Prompt::None | Prompt::TokenLists { .. }) => true,
+            (Some(Kind::Object), Prompt::None | Prompt::Items { .. }) => items,
+            _ => false,
+        };
+        if !fits {
+            let message = format!("{field} must be a list of strings, of token ids or of lists");
+            let value = scanner.value()?;
+            return Err(BodyError::value(field, message, value.span));
+        }
+        if index >= PROMPTS_MAX && kind != Some(Kind::Number) {
+            let message = format!("{field} may hold at most {PROMPTS_MAX} prompts");
+            let value = scanner.value()?;
+            return Err(BodyError::value(field, message, value.span));
+        }
+        let prompts = index + 1;
+        prompt = match (kind, prompt) {
+            (Some(Kind::Array), Prompt::TokenLists { tokens, .. }) => {
+                Prompt::TokenLists { prompts, tokens: tokens + token_list(scanner, body, field)? }
+            }
+            (Some(Kind::Array), _) => {
+                Prompt::TokenLists { prompts, tokens: token_list(scanner, body, field)? }
+            }
+            (Some(Kind::Number), _) => {
+                token(scanner, body, field)?;
+                Prompt::Tokens { tokens: prompts }
+            }
+            (Some(Kind::Object), _) => {
+                scanner.value()?;
+                Prompt::Items { items: prompts }
+            }
+            _ => {
+                scanner.value()?;
+                Prompt::Texts { prompts }
+            }
+        };
+        Ok(())
+    })?;
+    let span = Span::between(start, scanner.offset());
+    if count == 0 {
+        return Err(BodyError::value(field, format!("{field} must not be an empty list"), span));
+    }
+    Ok((prompt, Some(span)))
+}
+
+fn token_list(
+    scanner: &mut Scanner<'_>,
+    body: &[u8],
+    field: &'static str,
+) -> Result<usize, BodyError> {
+    let start = scanner.offset();
+    let count = scanner.array(|scanner, _| token(scanner, body, field))?;
+    if count == 0 {
+        let span = Span::between(start, scanner.offset());
+        return Err(BodyError::value(field, format!("{field} holds an empty prompt"), span));
+    }
+    Ok(count)
+}
+
+fn token(scanner: &mut Scanner<'_>, body: &[u8], field: &'static str) -> Result<(), BodyError> {
+    let value = scanner.value()?;
+    let id = (value.kind == Kind::Number).then(|| integer(value.span.within(body))).flatten();
+    if id.is_none_or(|id| id > TOKEN_ID_MAX) {
+        let message = format!("{field} holds something that is not a token id");
+        return Err(BodyError::value(field, message, value.span));
+    }
+    Ok(())
+}
