@@ -1,1 +1,13 @@
-//! The admin listener: metrics, readiness, status.
+//! The admin listener, never on the clients' addresses: metrics, readiness, status, drain.
+//!
+//! Runs on the control thread (tokio, hyper); reads the cores' cells and the fleet's atomics,
+//! writes nothing that a core waits for. `shard` has the cells themselves, which the cores write.
+
+mod exposition;
+mod metrics;
+mod server;
+mod shard;
+mod status;
+
+pub use server::{Flags, View, serve};
+pub use shard::{PoolCells, PoolIndex, Shard, Stage};

@@ -1,1 +1,31 @@
-//! The data plane: everything that runs on a pinned core.
+//! The data plane: everything that runs on a pinned core, in the order of a request's life.
+//!
+//! `core` accepts, `connection` reads heads, `request` is THE PATH, `upstream` finds a replica that
+//! answers, `relay` and `answer` bring its answer to the client, `ticket` closes the books, `reply`
+//! writes every answer of our own.
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+mod answer;
+mod body;
+mod buffer;
+mod connection;
+mod core;
+mod frames;
+mod idle;
+mod local;
+mod process;
+mod relay;
+mod reply;
+mod request;
+mod retry;
+mod shared;
+mod supervise;
+mod sweep;
+mod ticket;
+mod upstream;
+
+pub use process::Gateway;

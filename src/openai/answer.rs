@@ -67,8 +67,8 @@ pub(super) struct Facts {
     pub(super) role_only: bool,
     /// The outermost `type`, with its quotes.
     pub(super) kind: Span,
-    flat: EngineError,
-    object: Span,
+    pub(super) flat: EngineError,
+    pub(super) object: Span,
 }
 
 impl Facts {

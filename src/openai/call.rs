@@ -71,10 +71,12 @@ pub struct Call {
 /// The model that a body names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
-    /// The JSON string, quotes included.
+    /// The JSON string, quotes included; in a form, the bare text.
     pub span: Span,
     /// Its text, when it has escapes.
     pub decoded: Option<String>,
+    /// It stands in a form, where a value has no quotes and no escapes.
+    pub in_form: bool,
 }
 
 /// A count of tokens or sequences, and where it stands.
@@ -153,6 +155,7 @@ impl Call {
         let model = self.model.as_ref()?;
         match &model.decoded {
             Some(text) => Some(text),
+            None if model.in_form => std::str::from_utf8(model.span.within(body)).ok(),
             None => std::str::from_utf8(json::inner(model.span.within(body))).ok(),
         }
     }
@@ -262,13 +265,13 @@ impl Reader<'_> {
     fn member(&mut self, scanner: &mut Scanner<'_>, key: Key<'_>) -> Result<(), BodyError> {
         self.call.members = key.index + 1;
         let named = |field: &&str| field.as_bytes() == key.name;
-        if let Some(bit) = FIELDS.iter().position(|field| named(&field)) {
+        if let Some(bit) = FIELDS.iter().position(named) {
             let field = FIELDS.get(bit).copied().unwrap_or_default();
             if reads(self.endpoint, field) {
                 self.once(field, bit, key.span)?;
                 return self.field(scanner, field);
             }
-        } else if let Some(bit) = POLICY_FIELDS.iter().position(|field| named(&field)) {
+        } else if let Some(bit) = POLICY_FIELDS.iter().position(named) {
             let name = POLICY_FIELDS.get(bit).copied().unwrap_or_default();
             self.once(name, FIELDS.len() + bit, key.span)?;
             let value = scanner.value()?;
@@ -338,7 +341,7 @@ impl Reader<'_> {
             let message = "model must be a string of at most 1024 bytes";
             return Err(BodyError::value("model", message, value.span));
         }
-        self.call.model = Some(Model { span: value.span, decoded });
+        self.call.model = Some(Model { span: value.span, decoded, in_form: false });
         Ok(())
     }
 

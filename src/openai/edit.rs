@@ -39,12 +39,17 @@ impl Edits {
         Edits { opened: call.opened, kept: call.members, ..Edits::default() }
     }
 
-    /// The engine is asked for `name` instead; inserted when the body named no model.
+    /// The engine is asked for `name` instead; inserted when the body named no model. In a form, a
+    /// name with a line end would change the form: the client's name then stays.
     pub fn set_model(&mut self, call: &Call, name: &str) {
-        let value = quoted(name);
         match &call.model {
-            Some(model) => self.replace(model.span, value),
-            None => self.insert("model", &value),
+            Some(model) if model.in_form => {
+                if !name.contains(['\r', '\n']) {
+                    self.replace(model.span, name.to_owned());
+                }
+            }
+            Some(model) => self.replace(model.span, quoted(name)),
+            None => self.insert("model", &quoted(name)),
         }
     }
 

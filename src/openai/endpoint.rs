@@ -103,6 +103,28 @@ fn of_path(path: &[u8]) -> Option<Endpoint> {
 }
 
 impl Endpoint {
+    /// The path of the engine's endpoint; for those that are ours alone, the one that we serve.
+    #[must_use]
+    pub fn path(self) -> &'static [u8] {
+        match self {
+            Endpoint::ChatCompletions => b"/v1/chat/completions",
+            Endpoint::Completions => b"/v1/completions",
+            Endpoint::Embeddings => b"/v1/embeddings",
+            Endpoint::Responses => b"/v1/responses",
+            Endpoint::Messages => b"/v1/messages",
+            Endpoint::CountTokens => b"/v1/messages/count_tokens",
+            Endpoint::Rerank => b"/v1/rerank",
+            Endpoint::Score => b"/v1/score",
+            Endpoint::Tokenize => b"/tokenize",
+            Endpoint::Detokenize => b"/detokenize",
+            Endpoint::AudioTranscriptions => b"/v1/audio/transcriptions",
+            Endpoint::AudioTranslations => b"/v1/audio/translations",
+            Endpoint::AudioSpeech => b"/v1/audio/speech",
+            Endpoint::Models | Endpoint::Model(_) => b"/v1/models",
+            Endpoint::Health => b"/health",
+        }
+    }
+
     /// Its name in usage records and metric labels.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -173,7 +173,8 @@ fn response_event(facts: Facts, data: &[u8]) -> EventFacts {
             | b"response.output_item.added"
             | b"response.content_part.added"
     );
-    EventFacts { ends_stream: ends, finish: ends, ..typed(facts, opens) }
+    let facts = Facts { finish: ends, ..facts };
+    EventFacts { ends_stream: ends, ..typed(facts, opens) }
 }
 
 fn message_event(facts: Facts, data: &[u8]) -> EventFacts {

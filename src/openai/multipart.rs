@@ -9,6 +9,7 @@ use std::borrow::Cow;
 
 use memchr::memmem::{self, Finder};
 
+use super::call::{Call, MODEL_BYTES_MAX, Model};
 use super::{BodyError, Span};
 
 /// Parts in one form.
@@ -17,25 +18,14 @@ pub const PARTS_MAX: usize = 64;
 pub const PART_HEAD_BYTES_MAX: usize = 8192;
 /// Bytes of a boundary (RFC 2046, 5.1.1).
 pub const BOUNDARY_BYTES_MAX: usize = 70;
-/// Bytes of a model name.
-const MODEL_BYTES_MAX: usize = super::call::MODEL_BYTES_MAX;
 
-/// What we read of a form. Spans are places in the body.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Form {
-    /// The value of the `model` part.
-    pub model: Option<Span>,
-    /// What the `stream` part says; `None` without one.
-    pub stream: Option<bool>,
-    /// Parts in the form.
-    pub parts: usize,
-}
-
-/// Reads a form, whose boundary the value of the `content-type` field names.
+/// Reads a form, whose boundary the value of the `content-type` field names, to a [`Call`] with
+/// its `model` and `stream`; the model may be edited like that of a JSON body.
 ///
 /// # Errors
-/// `invalid_value` with `param` for a field, or `content-type` or `body` for the form itself.
-pub fn read_form(content_type: &[u8], body: &[u8]) -> Result<Form, BodyError> {
+/// `invalid_value` with `param` for a field (a form without a model is refused), or `content-type`
+/// or `body` for the form itself.
+pub fn read_call(content_type: &[u8], body: &[u8]) -> Result<Call, BodyError> {
     if u32::try_from(body.len()).is_err() {
         return Err(form_error("a body of over 4 GiB", 0));
     }
@@ -50,20 +40,21 @@ pub fn read_form(content_type: &[u8], body: &[u8]) -> Result<Form, BodyError> {
         return Err(form_error("the form does not begin with its boundary", 0));
     }
     let mut form = Form::default();
+    let mut parts = 0;
     let mut at = opening.len();
     loop {
         let rest = body.get(at..).unwrap_or_default();
         if let Some(end) = rest.strip_prefix(b"--") {
             return match end {
-                b"" | b"\r\n" => Ok(form),
+                b"" | b"\r\n" => form.call(),
                 _ => Err(form_error("something follows the form", at)),
             };
         }
         let Some(part) = rest.strip_prefix(b"\r\n") else {
             return Err(form_error("a boundary without its line end", at));
         };
-        form.parts += 1;
-        if form.parts > PARTS_MAX {
+        parts += 1;
+        if parts > PARTS_MAX {
             return Err(form_error("the form has more than 64 parts", at));
         }
         let start = at + 2;
@@ -78,11 +69,20 @@ pub fn read_form(content_type: &[u8], body: &[u8]) -> Result<Form, BodyError> {
     }
 }
 
+/// The fields that we read.
+#[derive(Default)]
+struct Form {
+    model: Option<Span>,
+    stream: Option<bool>,
+}
+
 impl Form {
-    /// The name of the model that was asked for.
-    #[must_use]
-    pub fn model_name<'a>(&self, body: &'a [u8]) -> Option<&'a str> {
-        std::str::from_utf8(self.model?.within(body)).ok()
+    fn call(self) -> Result<Call, BodyError> {
+        let Some(span) = self.model else {
+            return Err(BodyError::value("model", "the form has no model", Span::default()));
+        };
+        let model = Some(Model { span, decoded: None, in_form: true });
+        Ok(Call { model, stream: self.stream.unwrap_or(false), ..Call::default() })
     }
 
     fn field(&mut self, name: &[u8], span: Span, value: &[u8]) -> Result<(), BodyError> {

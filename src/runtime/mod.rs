@@ -1,1 +1,7 @@
-//! What threads share: snapshot, clock, metric cells, signals.
+//! What threads share: the clock, published snapshots, metric cells, the log. Nothing here waits.
+
+pub mod affinity;
+pub mod cells;
+pub mod clock;
+pub mod log;
+pub mod snapshot;

@@ -1,0 +1,165 @@
+//! The metrics page (the contract, section 5): the cores' shards summed, the fleet as it is now.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::exposition::Page;
+use super::server::View;
+use super::shard::{PoolCells, Shard, Stage};
+use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
+use crate::runtime::clock;
+
+/// A family of one cell: its name, its help, where the cell is.
+type Family<C, T> = (&'static str, &'static str, fn(&C) -> &T);
+
+/// A label's value, and where its cell is.
+type Kind<C, T> = (&'static str, fn(&C) -> &T);
+
+/// The whole page.
+pub(super) fn page(view: &View) -> String {
+    let mut page = Page::default();
+    pools(&mut page, view);
+    gateway(&mut page, view);
+    fleet(&mut page, view);
+    usage(&mut page, view);
+    page.into_text()
+}
+
+fn total<'s>(view: &'s View, of: impl Fn(&'s Shard) -> &'s Counter) -> u64 {
+    view.shards.iter().fold(0, |sum, shard| sum.wrapping_add(of(shard).get()))
+}
+
+fn level<'s>(view: &'s View, of: impl Fn(&'s Shard) -> &'s Gauge) -> i64 {
+    view.shards.iter().fold(0, |sum, shard| sum.wrapping_add(of(shard).get()))
+}
+
+fn sum<'s>(view: &'s View, of: impl Fn(&'s Shard) -> &'s Histogram) -> Sum {
+    let mut sum = Sum::default();
+    view.shards.iter().for_each(|shard| sum.add(of(shard)));
+    sum
+}
+
+/// The cells of each pool over all cores, by name.
+fn by_pool(view: &View) -> BTreeMap<Arc<str>, Vec<Arc<PoolCells>>> {
+    let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (name, cells) in view.shards.iter().flat_map(|shard| shard.pools()) {
+        all.entry(name).or_default().push(cells);
+    }
+    all
+}
+
+fn pools(page: &mut Page, view: &View) {
+    let all = by_pool(view);
+    page.family("expedite_requests_total", "counter", "Requests that passed the key check.");
+    for (pool, cells) in &all {
+        let mut counts: HashMap<_, u64> = HashMap::new();
+        for cells in cells {
+            let requests = cells.requests.lock().unwrap_or_else(|e| e.into_inner());
+            for ((endpoint, outcome), n) in requests.iter() {
+                *counts.entry((*endpoint, outcome.as_str())).or_default() += n.get();
+            }
+        }
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_unstable();
+        for ((endpoint, outcome), n) in counts {
+            let labels = [("pool", &**pool), ("endpoint", endpoint), ("outcome", outcome)];
+            page.value("expedite_requests_total", &labels, n);
+        }
+    }
+    let histograms: [Family<PoolCells, Histogram>; 2] = [
+        ("expedite_ttft_seconds", "Request head to first content.", |c| &c.ttft),
+        ("expedite_tpot_seconds", "Mean time per output token after the first.", |c| &c.tpot),
+    ];
+    for (name, help, of) in histograms {
+        page.family(name, "histogram", help);
+        for (pool, cells) in &all {
+            let mut sum = Sum::default();
+            cells.iter().for_each(|cells| sum.add(of(cells)));
+            page.histogram(name, &[("pool", pool)], &sum);
+        }
+    }
+    page.family("expedite_tokens_total", "counter", "Tokens in usage records.");
+    let kinds: [Kind<PoolCells, Counter>; 3] =
+        [("input", |c| &c.input), ("cached", |c| &c.cached), ("output", |c| &c.output)];
+    for (pool, cells) in &all {
+        for (kind, of) in kinds {
+            let n = cells.iter().fold(0, |n: u64, cells| n.wrapping_add(of(cells).get()));
+            page.value("expedite_tokens_total", &[("pool", pool), ("kind", kind)], n);
+        }
+    }
+}
+
+fn gateway(page: &mut Page, view: &View) {
+    page.family("expedite_overhead_seconds", "histogram", "Time within the gateway by stage.");
+    for (stage, label) in Stage::ALL {
+        let sum = sum(view, |shard| shard.stage(stage));
+        page.histogram("expedite_overhead_seconds", &[("stage", label)], &sum);
+    }
+    page.family("expedite_cancel_seconds", "histogram", "Client gone to replica closed.");
+    page.histogram("expedite_cancel_seconds", &[], &sum(view, |s| &s.cancel));
+    page.family("expedite_loop_stall_seconds", "histogram", "Lateness of a core's sweep.");
+    for (core, shard) in view.shards.iter().enumerate() {
+        let mut stall = Sum::default();
+        stall.add(&shard.loop_stall);
+        page.histogram("expedite_loop_stall_seconds", &[("core", &core.to_string())], &stall);
+    }
+    let counters: [Family<Shard, Counter>; 4] = [
+        ("expedite_retries_total", "Attempts after the first.", |s| &s.retries),
+        ("expedite_reuse_races_total", "Reused connections replaced.", |s| &s.reuse_races),
+        ("expedite_refused_heads_total", "Heads that were no HTTP.", |s| &s.refused_heads),
+        ("expedite_accept_errors_total", "Connections not accepted.", |s| &s.accept_errors),
+    ];
+    for (name, help, of) in counters {
+        page.family(name, "counter", help);
+        page.value(name, &[], total(view, of));
+    }
+    page.family("expedite_panics_total", "counter", "Panics caught.");
+    let panics = total(view, |s| &s.panics).wrapping_add(view.flags.panics.load(Relaxed));
+    page.value("expedite_panics_total", &[], panics);
+    page.family("expedite_connections", "gauge", "Open connections.");
+    let sides: [Kind<Shard, Gauge>; 3] = [
+        ("client", |s| &s.client_connections),
+        ("upstream", |s| &s.busy_upstreams),
+        ("upstream_idle", |s| &s.idle_upstreams),
+    ];
+    for (side, of) in sides {
+        page.value("expedite_connections", &[("side", side)], level(view, of));
+    }
+    page.family("expedite_requests_open", "gauge", "Requests between head and end.");
+    page.value("expedite_requests_open", &[], level(view, |s| &s.in_flight));
+    page.family("expedite_driver_info", "gauge", "The cores' driver.");
+    page.value("expedite_driver_info", &[("driver", view.driver)], 1);
+}
+
+fn fleet(page: &mut Page, view: &View) {
+    let fleet = (view.fleet)();
+    let now_ms = clock::now_ms();
+    let replicas =
+        || fleet.pools.iter().flat_map(|pool| pool.replicas.iter().map(move |r| (&*pool.name, r)));
+    page.family("expedite_replica_up", "gauge", "May be sent work.");
+    for (pool, replica) in replicas() {
+        let labels = [("pool", pool), ("replica", &*replica.id)];
+        page.value("expedite_replica_up", &labels, u8::from(replica.health.eligible(now_ms)));
+    }
+    page.family("expedite_in_flight", "gauge", "Requests that we have at a replica.");
+    for (pool, replica) in replicas() {
+        let labels = [("pool", pool), ("replica", &*replica.id)];
+        page.value("expedite_in_flight", &labels, replica.ledger.requests());
+    }
+    page.family("expedite_in_flight_tokens", "gauge", "Tokens that we have at a replica.");
+    for (pool, replica) in replicas() {
+        let labels = [("pool", pool), ("replica", &*replica.id)];
+        page.value("expedite_in_flight_tokens", &labels, replica.ledger.tokens());
+    }
+}
+
+fn usage(page: &mut Page, view: &View) {
+    let counts = view.usage.counters();
+    page.family("expedite_usage_records_total", "counter", "Usage records by what became of them.");
+    let results =
+        [("written", counts.written), ("dropped", counts.dropped), ("failed", counts.failed)];
+    for (result, n) in results {
+        page.value("expedite_usage_records_total", &[("result", result)], n);
+    }
+}

@@ -1,0 +1,137 @@
+//! The listener itself: a handful of paths over hyper.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+
+use super::shard::Shard;
+use super::{metrics, status};
+use crate::replicas::Fleet;
+use crate::runtime::clock;
+use crate::usage::UsageSink;
+
+/// Flags of the process that admin shows or sets.
+#[derive(Debug, Default)]
+pub struct Flags {
+    /// A drain has begun: readiness is gone, answers close their connections.
+    pub draining: AtomicBool,
+    /// No new connection is accepted.
+    pub listeners_closed: AtomicBool,
+    /// The drain's time is over: cores end whatever is open.
+    pub stop_now: AtomicBool,
+    /// Every core has ended.
+    pub cores_ended: AtomicBool,
+    /// Cores that panicked outside a connection's fence.
+    pub panics: AtomicU64,
+}
+
+/// What the admin listener can see.
+pub struct View {
+    /// One shard a core.
+    pub shards: Vec<Arc<Shard>>,
+    /// The fleet as last published.
+    pub fleet: Box<dyn Fn() -> Arc<Fleet> + Send + Sync>,
+    /// The usage log.
+    pub usage: UsageSink,
+    /// Flags of the process.
+    pub flags: Arc<Flags>,
+    /// Name of the cores' driver.
+    pub driver: &'static str,
+    /// Begins a drain.
+    pub drain: Box<dyn Fn() + Send + Sync>,
+}
+
+/// A core that has not swept for this long is stuck.
+const BEAT_MS_MAX: i64 = 2_000;
+
+impl View {
+    /// May a load balancer send requests: not draining, and some replica takes work?
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let draining = self.flags.draining.load(Relaxed);
+        !draining && self.usage.is_healthy() && (self.fleet)().any_eligible(clock::now_ms())
+    }
+
+    fn is_live(&self) -> bool {
+        let now_ms = clock::now_ms() as i64;
+        self.shards.iter().all(|shard| now_ms.saturating_sub(shard.beat_ms.get()) < BEAT_MS_MAX)
+    }
+}
+
+/// Serves the admin paths on `addr` until the task is dropped; `bound` gets the address.
+///
+/// # Errors
+/// The address cannot be bound.
+pub async fn serve(
+    addr: SocketAddr,
+    view: Arc<View>,
+    bound: impl FnOnce(SocketAddr),
+) -> std::io::Result<()> {
+    let listener = TcpListener::bind(addr).await?;
+    bound(listener.local_addr()?);
+    loop {
+        let Ok((socket, _)) = listener.accept().await else {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            continue;
+        };
+        let view = Arc::clone(&view);
+        tokio::task::spawn_local(async move {
+            let service = service_fn(move |request| {
+                let answer = answer(&view, &request);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            // An admin client that breaks its connection is no concern of ours.
+            let _ = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(std::time::Duration::from_secs(10))
+                .serve_connection(TokioIo::new(socket), service)
+                .await;
+        });
+    }
+}
+
+fn answer(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let get = matches!(*request.method(), Method::GET | Method::HEAD);
+    let post = request.method() == Method::POST;
+    match request.uri().path() {
+        "/metrics" if get => {
+            text(200, "text/plain; version=0.0.4; charset=utf-8", metrics::page(view))
+        }
+        "/ready" if get => yes_or_no(view.is_ready(), "ready"),
+        "/live" if get => yes_or_no(view.is_live(), "live"),
+        "/status.json" if get => text(200, "application/json", status::json(view).to_string()),
+        "/drain" if post => {
+            (view.drain)();
+            text(200, "text/plain", "draining\n".to_owned())
+        }
+        "/metrics" | "/ready" | "/live" | "/status.json" | "/drain" => {
+            text(405, "text/plain", "wrong method\n".to_owned())
+        }
+        _ => text(404, "text/plain", "unknown path\n".to_owned()),
+    }
+}
+
+fn yes_or_no(yes: bool, what: &str) -> Response<Full<Bytes>> {
+    match yes {
+        true => text(200, "text/plain", format!("{what}\n")),
+        false => text(503, "text/plain", format!("not {what}\n")),
+    }
+}
+
+fn text(status: u16, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    if let Ok(status) = hyper::StatusCode::from_u16(status) {
+        *response.status_mut() = status;
+    }
+    let kind = hyper::header::HeaderValue::from_static(kind);
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    response
+}

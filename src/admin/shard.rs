@@ -1,0 +1,137 @@
+//! What a core counts. Plain cells of one writer; the admin listener sums the shards.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use crate::runtime::cells::{Counter, Gauge, Histogram};
+use crate::usage::Outcome;
+
+/// Where the time within the gateway goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// From the first byte of a request to its tenant, body and call.
+    Auth,
+    /// Choosing the replica.
+    Route,
+    /// A connection to it.
+    Connect,
+    /// Everything but the engine's and the client's time.
+    Total,
+}
+
+impl Stage {
+    /// All stages with their label.
+    pub const ALL: [(Stage, &'static str); 4] = [
+        (Stage::Auth, "auth"),
+        (Stage::Route, "route"),
+        (Stage::Connect, "connect"),
+        (Stage::Total, "total"),
+    ];
+}
+
+/// Cells of one pool.
+#[derive(Debug, Default)]
+pub struct PoolCells {
+    /// Time to the first content event.
+    pub ttft: Histogram,
+    /// Time per output token.
+    pub tpot: Histogram,
+    /// Input tokens.
+    pub input: Counter,
+    /// Of these cached.
+    pub cached: Counter,
+    /// Output tokens.
+    pub output: Counter,
+    /// Requests by endpoint and outcome; the names are bounded.
+    pub requests: Mutex<HashMap<(&'static str, Outcome), Arc<Counter>>>,
+}
+
+/// One core's metrics.
+#[derive(Debug, Default)]
+pub struct Shard {
+    /// Time by stage, in the order of [`Stage::ALL`].
+    stages: [Histogram; 4],
+    /// Lateness of the sweep: how long the core was busy with something else.
+    pub loop_stall: Histogram,
+    /// From the client's going to the closing of the replica's connection.
+    pub cancel: Histogram,
+    /// Retries.
+    pub retries: Counter,
+    /// Reused connections that died before any byte, and were replaced.
+    pub reuse_races: Counter,
+    /// Heads that were no HTTP.
+    pub refused_heads: Counter,
+    /// Failed accepts.
+    pub accept_errors: Counter,
+    /// Panics under the connection fence.
+    pub panics: Counter,
+    /// Open client connections.
+    pub client_connections: Gauge,
+    /// Replica connections in use.
+    pub busy_upstreams: Gauge,
+    /// Idle replica connections.
+    pub idle_upstreams: Gauge,
+    /// Requests between their head and their end.
+    pub in_flight: Gauge,
+    /// When the core last swept, in ms since process start: the watchdog looks at it.
+    pub beat_ms: Gauge,
+    /// By pool name. The lock is taken by this core when a pool is new, and by a scrape.
+    pools: Mutex<HashMap<Arc<str>, Arc<PoolCells>>>,
+}
+
+impl Shard {
+    /// The histogram of a stage.
+    #[must_use]
+    pub fn stage(&self, stage: Stage) -> &Histogram {
+        &self.stages[stage as usize]
+    }
+
+    /// Every pool's cells, for a scrape.
+    #[must_use]
+    pub fn pools(&self) -> Vec<(Arc<str>, Arc<PoolCells>)> {
+        let pools = self.pools.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        pools.iter().map(|(name, cells)| (Arc::clone(name), Arc::clone(cells))).collect()
+    }
+}
+
+/// A counter's place: pool, endpoint, outcome.
+type Place = (Arc<str>, &'static str, Outcome);
+
+/// A core's own way to its pools' cells, without a lock once a cell is known.
+#[derive(Default)]
+pub struct PoolIndex {
+    pools: RefCell<HashMap<Arc<str>, Arc<PoolCells>>>,
+    requests: RefCell<HashMap<Place, Arc<Counter>>>,
+}
+
+impl PoolIndex {
+    /// The cells of `pool`.
+    pub fn pool(&self, shard: &Shard, pool: &Arc<str>) -> Arc<PoolCells> {
+        if let Some(cells) = self.pools.borrow().get(pool) {
+            return Arc::clone(cells);
+        }
+        let mut shared = shard.pools.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let cells = Arc::clone(shared.entry(Arc::clone(pool)).or_default());
+        self.pools.borrow_mut().insert(Arc::clone(pool), Arc::clone(&cells));
+        cells
+    }
+
+    /// Counts a request's end.
+    pub fn count(
+        &self,
+        cells: &PoolCells,
+        pool: &Arc<str>,
+        endpoint: &'static str,
+        outcome: Outcome,
+    ) {
+        let place = (Arc::clone(pool), endpoint, outcome);
+        if let Some(counter) = self.requests.borrow().get(&place) {
+            return counter.inc();
+        }
+        let mut shared = cells.requests.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let counter = Arc::clone(shared.entry((endpoint, outcome)).or_default());
+        counter.inc();
+        self.requests.borrow_mut().insert(place, counter);
+    }
+}

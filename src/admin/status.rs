@@ -1,0 +1,43 @@
+//! `/status.json`: the fleet and the gateway as they are now, for programs and for people.
+
+use serde_json::{Value, json};
+
+use super::server::View;
+use crate::runtime::clock;
+
+/// The whole status.
+pub(super) fn json(view: &View) -> Value {
+    let fleet = (view.fleet)();
+    let now_ms = clock::now_ms();
+    let pools: Vec<_> = fleet
+        .pools
+        .iter()
+        .map(|pool| {
+            let replicas: Vec<_> = pool
+                .replicas
+                .iter()
+                .map(|replica| {
+                    json!({
+                        "id": &*replica.id,
+                        "url": format!("http://{}", replica.authority),
+                        "state": replica.health.state(now_ms).name(),
+                        "in_flight": replica.ledger.requests(),
+                        "in_flight_tokens": replica.ledger.tokens(),
+                        "models": replica.models.load().as_ref().map(|list| {
+                            list.iter().map(|e| e.id.clone()).collect::<Vec<_>>()
+                        }),
+                    })
+                })
+                .collect();
+            json!({"name": &*pool.name, "replicas": replicas})
+        })
+        .collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "driver": view.driver,
+        "cores": view.shards.len(),
+        "uptime_ms": now_ms,
+        "ready": view.is_ready(),
+        "pools": pools,
+    })
+}

@@ -1,0 +1,84 @@
+//! `expedite serve`: the gateway.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::config::{Config, Flags};
+use crate::gateway::Gateway;
+
+/// Run the gateway
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  expedite serve --replica http://10.0.0.1:8000 \
+                        --replica http://10.0.0.2:8000 --listen 0.0.0.0:8080")]
+pub(super) struct Args {
+    /// Configuration file (TOML)
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// A vLLM server, http://HOST:PORT; enough without a file
+    #[arg(long = "replica", value_name = "URL")]
+    replicas: Vec<String>,
+    /// Address for clients
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<String>,
+    /// Address for metrics and status
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// CPUs to run on, such as 2,3 or 2-5
+    #[arg(long, value_name = "LIST")]
+    cores: Option<String>,
+}
+
+/// Runs the gateway until it is told to stop.
+pub(super) fn run(args: Args) -> ExitCode {
+    let Args { config, replicas, listen, admin, cores } = args;
+    let flags = Flags { replicas, listen, admin, cores };
+    let config = match Config::open(config.as_deref(), &flags) {
+        Ok(config) => config,
+        Err(errors) => {
+            eprintln!("{errors}");
+            return ExitCode::from(2);
+        }
+    };
+    let gateway = match Gateway::start(config) {
+        Ok(gateway) => gateway,
+        Err(error) => {
+            eprintln!("expedite: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let addr = gateway.addrs.first().map(ToString::to_string).unwrap_or_default();
+    let (cores, driver) = (gateway.cores, gateway.driver.name());
+    let plural = if cores == 1 { "core" } else { "cores" };
+    println!("expedite: listening on http://{addr} ({cores} {plural}, {driver})");
+    wait(&gateway);
+    gateway.stop();
+    ExitCode::SUCCESS
+}
+
+/// Waits for the end: SIGTERM or Ctrl-C drains, a second one ends at once; `POST /drain` likewise.
+fn wait(gateway: &Gateway) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let Ok(runtime) = runtime else {
+        while !gateway.wait(Duration::from_secs(1)) {}
+        return;
+    };
+    runtime.block_on(async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (mut term, mut int) =
+            match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+                (Ok(term), Ok(int)) => (term, int),
+                _ => return,
+            };
+        loop {
+            tokio::select! {
+                _ = term.recv() => gateway.drain(),
+                _ = int.recv() => gateway.drain(),
+                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            }
+            if gateway.wait(Duration::ZERO) {
+                return;
+            }
+        }
+    });
+}

@@ -1,0 +1,162 @@
+//! What no single key shows: clashes, doubles, and names that must exist elsewhere in the file.
+
+use std::collections::HashMap;
+
+use super::error::{ConfigError, did_you_mean};
+use super::types::*;
+
+/// All mistakes between sections. Called again after the command line has changed values.
+pub(super) fn check(config: &Config) -> Vec<ConfigError> {
+    let mut found = Found { config, errors: Vec::new() };
+    found.listeners();
+    found.pool_names();
+    found.replicas();
+    found.tenants();
+    found.errors
+}
+
+/// Risks that are allowed, and said.
+pub(super) fn risks(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let policy = config.routing.policy;
+    if policy.runs_as() != policy {
+        let name = match policy {
+            Policy::PrefixAffinity => "prefix_affinity",
+            Policy::Lmetric => "lmetric",
+            _ => "cost",
+        };
+        warnings.push(format!("routing.policy \"{name}\" runs as \"p2c\" in this version"));
+    }
+    if let Some(admin) = config.server.admin.filter(|admin| !admin.ip().is_loopback()) {
+        warnings.push(format!(
+            "the admin listener {admin} is not on loopback: whoever reaches it can reload and drain"
+        ));
+    }
+    for tenant in config.tenants.iter().filter(|tenant| tenant.keys.is_empty()) {
+        warnings.push(format!("tenant \"{}\" has no keys: nobody can be it", tenant.id));
+    }
+    warnings
+}
+
+struct Found<'c> {
+    config: &'c Config,
+    errors: Vec<ConfigError>,
+}
+
+impl Found<'_> {
+    fn error(&mut self, at: (&str, usize, &str, Option<usize>), what: String) {
+        let effective = &self.config.effective;
+        let line = effective.line(at.0, at.1, at.2, at.3);
+        let file = if line == 0 { String::new() } else { effective.file.clone() };
+        self.errors.push(ConfigError { file, line, what });
+    }
+
+    fn listeners(&mut self) {
+        let server = &self.config.server;
+        for (n, address) in server.listen.iter().enumerate() {
+            // Port 0 asks the kernel for a free one, so that two of them differ.
+            let fixed = address.port() != 0;
+            if fixed && server.listen[..n].contains(address) {
+                self.error(("server", 0, "listen", Some(n)), format!("{address} is listed twice"));
+            }
+            if fixed && server.admin == Some(*address) {
+                let what = format!("admin must not be one of listen: {address}");
+                // A default has no line: then the clash is made by the line of `listen`.
+                let by_default = self.config.effective.line("server", 0, "admin", None) == 0;
+                let (key, item) = if by_default { ("listen", Some(n)) } else { ("admin", None) };
+                self.error(("server", 0, key, item), what);
+            }
+        }
+        if server.listen.is_empty() {
+            self.error(("server", 0, "listen", None), "listen in [server] is empty".to_owned());
+        }
+    }
+
+    /// A request asks for a pool by its name, its model or an alias: one space of names.
+    fn pool_names(&mut self) {
+        let config = self.config;
+        let mut owners: HashMap<&str, usize> = HashMap::new();
+        for (n, pool) in config.pools.iter().enumerate() {
+            let name = [(pool.name.as_str(), "name", None)];
+            let model = pool.model.iter().map(|model| (model.as_str(), "model", None));
+            let aliases =
+                pool.aliases.iter().enumerate().map(|(i, a)| (a.as_str(), "aliases", Some(i)));
+            for (asked, key, item) in name.into_iter().chain(model).chain(aliases) {
+                let owner = *owners.entry(asked).or_insert(n);
+                if owner != n && !asked.is_empty() {
+                    let first = &config.pools[owner].name;
+                    let what = format!("\"{asked}\" already means pool \"{first}\"");
+                    self.error(("pool", n, key, item), what);
+                }
+            }
+            let pair = pool.pair.as_ref();
+            if let Some(pair) = pair.filter(|pair| !config.pools.iter().any(|p| p.name == **pair)) {
+                let near = did_you_mean(pair, config.pools.iter().map(|pool| pool.name.as_str()));
+                self.error(("pool", n, "pair", None), format!("there is no pool {pair:?}{near}"));
+            }
+        }
+    }
+
+    fn replicas(&mut self) {
+        let config = self.config;
+        let (mut urls, mut ids) = (HashMap::new(), HashMap::new());
+        for (n, pool) in config.pools.iter().enumerate() {
+            for (i, replica) in pool.replicas.iter().enumerate() {
+                let at = ("pool", n, "replicas", Some(i));
+                if let Some(first) = urls.insert(replica.url.as_str(), &pool.name) {
+                    let what = format!("replica {} is already in pool \"{first}\"", replica.url);
+                    self.error(at, what);
+                } else if let Some(first) = ids.insert(replica.id.as_str(), &pool.name) {
+                    let what =
+                        format!("replica id \"{}\" is already in pool \"{first}\"", replica.id);
+                    self.error(at, what);
+                }
+            }
+            if pool.replicas.is_empty() {
+                let discover = match pool.discover {
+                    Some(_) => "; discover is not in this version",
+                    None => "",
+                };
+                let what = format!("pool \"{}\" has no replicas{discover}", pool.name);
+                self.error(("pool", n, "name", None), what);
+            }
+        }
+        if config.pools.is_empty() {
+            let file = config.effective.file.clone();
+            let what = "no [[pool]] and no --replica: nothing to serve".to_owned();
+            self.errors.push(ConfigError { file, line: 0, what });
+        }
+    }
+
+    fn tenants(&mut self) {
+        let config = self.config;
+        let (mut ids, mut digests) = (HashMap::new(), HashMap::new());
+        let tiers = || config.tiers.iter().map(|tier| tier.name.as_str());
+        let pools = || config.pools.iter().map(|pool| pool.name.as_str());
+        for (n, tenant) in config.tenants.iter().enumerate() {
+            let id = tenant.id.as_str();
+            if ids.insert(id, n).is_some() && !id.is_empty() {
+                self.error(("tenant", n, "id", None), format!("tenant \"{id}\" is there twice"));
+            }
+            for (i, digest) in tenant.keys.iter().enumerate() {
+                if let Some(first) = digests.insert(*digest, id) {
+                    let (key_id, at) = (digest.key_id(), ("tenant", n, "keys", Some(i)));
+                    let what = format!("key {key_id:?} already belongs to tenant \"{first}\"");
+                    self.error(at, what);
+                }
+            }
+            if !tiers().any(|tier| tier == tenant.tier) {
+                let (tier, near) = (&tenant.tier, did_you_mean(&tenant.tier, tiers()));
+                let what = format!("there is no [tier.{tier}]{near}");
+                self.error(("tenant", n, "tier", None), what);
+            }
+            for (i, pool) in tenant.pools.iter().enumerate() {
+                if pool != "*" && !pools().any(|name| name == pool) {
+                    let near = did_you_mean(pool, pools());
+                    let what = format!("there is no pool {pool:?}{near}");
+                    self.error(("tenant", n, "pools", Some(i)), what);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! `[[pool]]` and its replicas.
+
+use serde_json::{Value, json};
+use toml::de::DeValue;
+
+use super::effective::{Entry, Origin};
+use super::reader::{Table, Text, spans};
+use super::secret::Secret;
+use super::types::*;
+
+const LEARNED: &str = "learned from the replicas";
+/// Names go into headers, labels and records.
+const NAME_BYTES_MAX: usize = 128;
+/// An upper bound of sanity; today's longest windows hold ten million tokens.
+const CONTEXT_TOKENS_MAX: u64 = 100_000_000;
+
+pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
+    let name = required_name(&mut table, "name");
+    let model = table.opt_text("model", LEARNED);
+    let aliases = table.texts_or("aliases", &[]);
+    for text in model.iter().chain(&aliases) {
+        check_name(&mut table, "a model's name", text);
+    }
+    let replicas = replicas(&mut table);
+    let api_key = table.text("api_key");
+    let masked = api_key
+        .as_ref()
+        .map(|Text { origin, .. }| Text { text: "***".into(), origin: origin.clone() });
+    table.note_text("api_key", masked.as_ref(), "none sent");
+    if let Some(key) = api_key.as_ref().filter(|key| !is_token(&key.text)) {
+        let what = "api_key in [[pool]] must be visible ASCII without spaces, not empty";
+        table.error(key.origin.line(), what);
+    }
+    let pool = Pool {
+        name,
+        model: model.map(|text| text.text),
+        aliases: aliases.into_iter().map(|text| text.text).collect(),
+        replicas,
+        api_key: api_key.map(|text| Secret::new(text.text)),
+        discover: discover(&mut table),
+        tokenizer: table.opt_text("tokenizer", "none").map(|text| text.text),
+        context_tokens: table.opt_number(
+            "context_tokens",
+            1..=CONTEXT_TOKENS_MAX,
+            "tokens",
+            LEARNED,
+        ),
+        block_size: table.opt_number("block_size", 1..=4096, "tokens", LEARNED),
+        kv_events: kv_events(&mut table),
+        adapters: table.choice("adapters", &[("auto", Adapters::Auto), ("load", Adapters::Load)]),
+        role: table.choice(
+            "role",
+            &[("both", Role::Both), ("prefill", Role::Prefill), ("decode", Role::Decode)],
+        ),
+        pair: table.opt_text("pair", "none").map(|text| text.text),
+        slo: slo(&mut table),
+        price: price(&mut table),
+    };
+    if (pool.role == Role::Both) != pool.pair.is_none() {
+        let what = "role and pair in [[pool]] go together: \
+                    a prefill or decode pool names its other half, a pool for both has none";
+        table.error(table.line, what);
+    }
+    table.finish();
+    pool
+}
+
+fn required_name(table: &mut Table<'_, '_>, key: &'static str) -> String {
+    let text = table.opt_text(key, "missing");
+    match &text {
+        Some(text) => check_name(table, key, text),
+        None => table.error(table.line, format!("{key} is missing in [[pool]]")),
+    }
+    text.map(|text| text.text).unwrap_or_default()
+}
+
+/// Notes a mistake unless the text [`is_name`].
+pub(super) fn check_name(table: &mut Table<'_, '_>, what: &str, text: &Text) {
+    if !is_name(&text.text) {
+        let what = format!(
+            "{what} must be 1 to {NAME_BYTES_MAX} visible ASCII characters without quotes, not {}",
+            text.quoted()
+        );
+        table.error(text.origin.line(), what);
+    }
+}
+
+/// Is this a name for a pool, model, replica, zone or tenant: 1 to 128 visible ASCII characters
+/// without quotes and backslashes? Such a name fits headers, labels and records as it is.
+pub fn is_name(text: &str) -> bool {
+    is_token(text) && text.len() <= NAME_BYTES_MAX && !text.contains(['"', '\\'])
+}
+
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn replicas(table: &mut Table<'_, '_>) -> Vec<Replica> {
+    let Some((raw, line)) = table.get("replicas") else {
+        table.note_list("replicas", Vec::new(), Vec::new());
+        return Vec::new();
+    };
+    if !raw.is_array() {
+        table.error(line, "replicas in [[pool]] must be a list of URLs or { url = ... } tables");
+    }
+    let (mut replicas, mut shown, mut origins) = (Vec::new(), Vec::new(), Vec::new());
+    for item in spans(raw) {
+        let line = table.reader.line_at(item.span().start);
+        let read = match item.get_ref() {
+            DeValue::String(url) => {
+                let url = table.reader.substitute(url, line);
+                let origin = url.origin.clone();
+                replica(table, &url, None, None, 1.0).map(|replica| (replica, origin))
+            }
+            DeValue::Table(fields) => replica_table(table, fields, line),
+            other => {
+                let got = other.type_str();
+                table.error(line, format!("a replica must be a URL or a table, not of type {got}"));
+                None
+            }
+        };
+        if let Some((replica, origin)) = read {
+            shown.push(show_replica(&replica));
+            origins.push(origin);
+            replicas.push(replica);
+        }
+    }
+    table.note_list("replicas", shown, origins);
+    replicas
+}
+
+fn replica_table<'a>(
+    table: &mut Table<'_, 'a>,
+    fields: &'a toml::de::DeTable<'a>,
+    line: u32,
+) -> Option<(Replica, Origin)> {
+    let mut origin = Origin::File(line);
+    let replica = table.detached("replicas of [[pool]]", line, fields, |inner| {
+        let url = inner.text("url");
+        let id = inner.text("id");
+        let zone = inner.text("zone");
+        let weight = inner.float("weight", 1.0, 0.001..=1000.0, "relative to the others");
+        let Some(url) = url else {
+            inner.error(line, "url is missing in replicas of [[pool]]");
+            return None;
+        };
+        for (what, text) in [("id", &id), ("zone", &zone)] {
+            if let Some(text) = text {
+                check_name(inner, what, text);
+            }
+        }
+        if let Some(env) = [Some(&url), id.as_ref(), zone.as_ref()]
+            .into_iter()
+            .flatten()
+            .find(|text| matches!(text.origin, Origin::Env(..)))
+        {
+            origin = env.origin.clone();
+        }
+        replica(inner, &url, id, zone, weight)
+    });
+    replica.map(|replica| (replica, origin))
+}
+
+fn replica(
+    table: &mut Table<'_, '_>,
+    url: &Text,
+    id: Option<Text>,
+    zone: Option<Text>,
+    weight: f64,
+) -> Option<Replica> {
+    match parse_replica(&url.text) {
+        Ok(replica) => Some(Replica {
+            id: id.map_or(replica.id, |id| id.text),
+            zone: zone.map(|zone| zone.text),
+            weight,
+            ..replica
+        }),
+        Err(what) => {
+            // A URL with credentials is a secret, and so is a substituted one.
+            let given = match url.text.contains('@') {
+                true => "a URL".to_owned(),
+                false => url.quoted(),
+            };
+            table.error(url.origin.line(), format!("replica {given}: {what}"));
+            None
+        }
+    }
+}
+
+/// Parses `http://host:port` with an optional final slash. The error says what is wrong without
+/// repeating the URL.
+pub(super) fn parse_replica(url: &str) -> Result<Replica, &'static str> {
+    const WANT: &str = "must be http://host:port";
+    if url.contains('@') {
+        return Err("credentials in a URL are refused; use api_key");
+    }
+    let lower = url.to_ascii_lowercase();
+    if lower.starts_with("https://") {
+        return Err("https upstream is not supported yet; use http:// inside a trusted network");
+    }
+    let rest = lower.strip_prefix("http://").ok_or(WANT)?;
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    if authority.contains(['/', '?', '#']) {
+        return Err("must be http://host:port without a path; /v1 is added by the gateway");
+    }
+    let (host, port) = authority.rsplit_once(':').ok_or("must name its port: http://host:8000")?;
+    let port_digits = port.bytes().all(|byte| byte.is_ascii_digit());
+    let port: u16 = port.parse().ok().filter(|&p| p != 0 && port_digits).ok_or(WANT)?;
+    let bare = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().map(|_| v6).map_err(|_| WANT)?,
+        None => Some(host).filter(|host| is_host(host)).ok_or(WANT)?,
+    };
+    Ok(Replica {
+        url: format!("http://{host}:{port}"),
+        host: bare.to_owned(),
+        port,
+        id: format!("{host}:{port}"),
+        zone: None,
+        weight: 1.0,
+    })
+}
+
+/// A DNS name (RFC 1123, with `_` as container networks use it) or an IPv4 address.
+fn is_host(host: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    host.len() <= 253 && host.split('.').all(label)
+}
+
+/// A replica as the effective configuration shows it.
+pub(super) fn show_replica(replica: &Replica) -> Value {
+    let Replica { url, id, zone, weight, .. } = replica;
+    json!({ "url": url, "id": id, "zone": zone, "weight": weight })
+}
+
+fn discover(table: &mut Table<'_, '_>) -> Option<Discover> {
+    let found = table.inline("discover", |inner| {
+        let ways = ["dns", "file", "kubernetes"].map(|key| inner.opt_text(key, "not used"));
+        match ways {
+            [Some(dns), None, None] => Some(Discover::Dns(dns.text)),
+            [None, Some(file), None] => Some(Discover::File(file.text)),
+            [None, None, Some(service)] => Some(Discover::Kubernetes(service.text)),
+            _ => {
+                inner.error(inner.line, "discover takes one of dns, file, kubernetes");
+                None
+            }
+        }
+    });
+    if found.is_none() {
+        table.note_unset("discover", "not used");
+    }
+    found.flatten()
+}
+
+fn kv_events(table: &mut Table<'_, '_>) -> Option<String> {
+    let text = table.opt_text("kv_events", "approximate, from own dispatches")?;
+    if !text.text.starts_with("tcp://") {
+        let what = format!(
+            "kv_events in [[pool]] must be such as \"tcp://{{host}}:5557\", not {}",
+            text.quoted()
+        );
+        table.error(text.origin.line(), what);
+    }
+    Some(text.text)
+}
+
+fn slo(table: &mut Table<'_, '_>) -> Slo {
+    let found = table.inline("slo", |inner| Slo {
+        ttft_ms: inner.opt_float("ttft_ms", 0.001..=3_600_000.0, "milliseconds", "none"),
+        tpot_ms: inner.opt_float("tpot_ms", 0.001..=60_000.0, "milliseconds", "none"),
+    });
+    if found.is_none() {
+        table.note_unset("slo", "none");
+    }
+    found.unwrap_or_default()
+}
+
+fn price(table: &mut Table<'_, '_>) -> Option<Price> {
+    const UNIT: &str = "money per million tokens";
+    let found = table.inline("price", |inner| {
+        let input = inner.opt_float("input", 0.0..=1e6, UNIT, "missing");
+        let cached = inner.opt_float("cached", 0.0..=1e6, UNIT, "as input");
+        let output = inner.opt_float("output", 0.0..=1e6, UNIT, "missing");
+        if let (Some(input), Some(output)) = (input, output) {
+            return Some(Price { input, cached: cached.unwrap_or(input), output });
+        }
+        inner.error(inner.line, "price in [[pool]] needs input and output");
+        None
+    });
+    if found.is_none() {
+        table.note_unset("price", "no cost in usage records");
+    }
+    found.flatten()
+}
+
+/// The entry of a pool made from the command line.
+pub(super) fn flag_entry(key: &str, value: Value) -> Entry {
+    let items = vec![Origin::Flag; value.as_array().map_or(0, Vec::len)];
+    let key = key.to_owned();
+    Entry { key, value, origin: Origin::Flag, items, unset: "", changed: true }
+}

@@ -1,0 +1,248 @@
+//! The tables that occur once: `[server]`, `[routing]`, `[admission]`, `[timeouts]`, `[retry]`,
+//! `[quota]`, `[usage]`, `[log]`. Each function is the documentation of its keys, defaults, ranges.
+
+use std::net::SocketAddr;
+
+use super::effective::Origin;
+use super::error::did_you_mean;
+use super::reader::{Table, Text};
+use super::secret::Secret;
+use super::types::*;
+
+/// A day: longer than any wait that makes sense.
+const MS_MAX: u64 = 86_400_000;
+/// 8 MiB: a million-token prompt of text is about half of it.
+const BODY_BYTES_DEFAULT: u64 = 8 << 20;
+const BODY_BYTES_MAX: u64 = 1 << 30;
+/// Linux allows 8,192 CPUs.
+const CPU_MAX: usize = 8191;
+
+pub(super) fn server(mut table: Table<'_, '_>) -> Server {
+    let listen = table.texts_or("listen", &["0.0.0.0:8080"]);
+    let admin = table.text_or("admin", "127.0.0.1:9090");
+    let server = Server {
+        listen: listen.iter().filter_map(|text| address(&mut table, "listen", text)).collect(),
+        admin: match admin.text.as_str() {
+            "none" => None,
+            _ => address(&mut table, "admin", &admin),
+        },
+        cores: cores(&mut table),
+        driver: table.choice(
+            "driver",
+            &[("auto", Driver::Auto), ("io_uring", Driver::IoUring), ("epoll", Driver::Epoll)],
+        ),
+        h2c: table.flag("h2c", false),
+        body_bytes_max: table.number(
+            "body_bytes_max",
+            BODY_BYTES_DEFAULT,
+            1024..=BODY_BYTES_MAX,
+            "bytes",
+        ) as usize,
+        half_close: table
+            .choice("half_close", &[("gone", HalfClose::Gone), ("allow", HalfClose::Allow)]),
+    };
+    tls(&mut table);
+    table.finish();
+    server
+}
+
+/// An address to listen on: an IP address and a port.
+pub(super) fn parse_address(text: &str) -> Option<SocketAddr> {
+    match text.strip_prefix("localhost:") {
+        Some(port) => Some(SocketAddr::from(([127, 0, 0, 1], port.parse().ok()?))),
+        None => text.parse().ok(),
+    }
+}
+
+fn address(table: &mut Table<'_, '_>, key: &str, text: &Text) -> Option<SocketAddr> {
+    let parsed = parse_address(&text.text);
+    if parsed.is_none() {
+        let given = text.quoted();
+        let what = format!(
+            "{key} in [server] must be an IP address and a port such as \"0.0.0.0:8080\", \
+             not {given}"
+        );
+        table.error(text.origin.line(), what);
+    }
+    parsed
+}
+
+fn cores(table: &mut Table<'_, '_>) -> Cores {
+    use toml::de::DeValue;
+    const WANT: &str = "cores in [server] must be \"auto\" or a list of CPU numbers such as [2, 3]";
+    let mut read = (Cores::Auto, Origin::Default);
+    match table.get("cores") {
+        None => {}
+        Some((DeValue::String(text), line)) => match parse_cores(text) {
+            Some(cores) => read = (cores, Origin::File(line)),
+            None => table.error(line, WANT),
+        },
+        Some((DeValue::Array(items), line)) => {
+            let cpu = |item: &toml::Spanned<DeValue<'_>>| {
+                item.get_ref().as_integer().and_then(|number| number.as_str().parse().ok())
+            };
+            let cpus: Option<Vec<usize>> = items.iter().map(cpu).collect();
+            match cpus.and_then(checked_cpus) {
+                Some(cores) => read = (cores, Origin::File(line)),
+                None => table.error(line, format!("{WANT}, each CPU once")),
+            }
+        }
+        Some((_, line)) => table.error(line, WANT),
+    }
+    let shown = match &read.0 {
+        Cores::Auto => "auto".into(),
+        Cores::List(cpus) => cpus.clone().into(),
+    };
+    let changed = read.0 != Cores::Auto;
+    table.note_value("cores", shown, read.1, changed);
+    read.0
+}
+
+/// `auto`, or CPU numbers and ranges: `2,3` or `0-3,8`.
+pub(super) fn parse_cores(text: &str) -> Option<Cores> {
+    if text == "auto" {
+        return Some(Cores::Auto);
+    }
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last > CPU_MAX {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    checked_cpus(cpus)
+}
+
+fn checked_cpus(cpus: Vec<usize>) -> Option<Cores> {
+    let mut sorted = cpus.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let valid = !cpus.is_empty() && sorted.len() == cpus.len();
+    (valid && cpus.iter().all(|&cpu| cpu <= CPU_MAX)).then_some(Cores::List(cpus))
+}
+
+/// Read for its mistakes and its origin; `absent` then refuses it, since plain HTTP in place of
+/// TLS would be unsafe.
+fn tls(table: &mut Table<'_, '_>) {
+    let given = table.inline("tls", |tls| {
+        for key in ["cert", "key"] {
+            if tls.opt_text(key, "missing").is_none() {
+                tls.error(tls.line, format!("tls in [server] needs {key}"));
+            }
+        }
+        tls.opt_text("client_ca", "any client may connect");
+    });
+    if given.is_none() {
+        table.note_unset("tls", "plain HTTP");
+    }
+}
+
+pub(super) fn routing(mut table: Table<'_, '_>) -> Routing {
+    let policy = table.choice(
+        "policy",
+        &[
+            ("cost", Policy::Cost),
+            ("round_robin", Policy::RoundRobin),
+            ("least_requests", Policy::LeastRequests),
+            ("p2c", Policy::P2c),
+            ("prefix_affinity", Policy::PrefixAffinity),
+            ("lmetric", Policy::Lmetric),
+        ],
+    );
+    table.finish();
+    Routing { policy }
+}
+
+pub(super) fn admission(mut table: Table<'_, '_>) -> Admission {
+    let admission = Admission {
+        headroom_ratio: table.float("headroom_ratio", 0.15, 0.0..=0.9, "a share"),
+        stale_ms: table.number("stale_ms", 5000, 1..=MS_MAX, "milliseconds"),
+        queue_ms_max: table.number("queue_ms_max", 2000, 0..=MS_MAX, "milliseconds"),
+        queue_requests_max: table.number("queue_requests_max", 10_000, 0..=1_000_000, "requests"),
+    };
+    table.finish();
+    admission
+}
+
+pub(super) fn timeouts(mut table: Table<'_, '_>) -> Timeouts {
+    let mut ms = |key, default| table.number(key, default, 0..=MS_MAX, "milliseconds (0 = none)");
+    let timeouts = Timeouts {
+        connect_ms: ms("connect_ms", 1000),
+        first_token_ms: ms("first_token_ms", 120_000),
+        next_token_ms: ms("next_token_ms", 60_000),
+        client_head_ms: ms("client_head_ms", 10_000),
+        client_idle_ms: ms("client_idle_ms", 60_000),
+        sse_keepalive_ms: ms("sse_keepalive_ms", 0),
+    };
+    table.finish();
+    timeouts
+}
+
+pub(super) fn retry(mut table: Table<'_, '_>) -> Retry {
+    let retry = Retry {
+        attempts_max: table.number("attempts_max", 3, 1..=10, "attempts") as u32,
+        budget_ratio: table.float("budget_ratio", 0.1, 0.0..=1.0, "retries per request"),
+    };
+    table.finish();
+    retry
+}
+
+pub(super) fn quota(mut table: Table<'_, '_>) -> Quota {
+    let given = table.text("store").filter(|given| given.text != "memory");
+    let store = match &given {
+        None => QuotaStore::Memory,
+        Some(Text { text, origin }) => {
+            let schemes = ["redis", "redis+cluster", "redis+sentinel"];
+            let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
+            if !schemes.contains(&scheme) {
+                let near = did_you_mean(scheme, schemes);
+                let what = format!(
+                    "store in [quota] must be \"memory\" or a redis://, redis+cluster:// or \
+                     redis+sentinel:// URL{near}"
+                );
+                table.error(origin.line(), what);
+            }
+            QuotaStore::Redis(Secret::new(text.clone()))
+        }
+    };
+    // The URL may hold a password, so that it is not shown.
+    match given {
+        Some(given) => table.note_value("store", "***".into(), given.origin, true),
+        None => table.note_value("store", "memory".into(), Origin::Default, false),
+    }
+    let on_store_down = table
+        .choice("on_store_down", &[("local", OnStoreDown::Local), ("refuse", OnStoreDown::Refuse)]);
+    table.finish();
+    Quota { store, on_store_down }
+}
+
+pub(super) fn usage(mut table: Table<'_, '_>) -> UsageConfig {
+    let path = table.text_or("path", "usage.jsonl");
+    if path.text.is_empty() || path.text.starts_with("redis-stream:") {
+        let what = "path in [usage] must be a file, \"-\" (stdout) or \"none\"; \
+                    \"redis-stream:\" is not in this version: refused, since records would be lost";
+        table.error(path.origin.line(), what);
+    }
+    let on_full = table.choice("on_full", &[("refuse", OnFull::Refuse), ("drop", OnFull::Drop)]);
+    table.finish();
+    UsageConfig { path: path.text, on_full }
+}
+
+pub(super) fn log(mut table: Table<'_, '_>) -> Log {
+    let level = table.choice(
+        "level",
+        &[
+            ("info", LogLevel::Info),
+            ("off", LogLevel::Off),
+            ("error", LogLevel::Error),
+            ("warn", LogLevel::Warn),
+            ("debug", LogLevel::Debug),
+            ("trace", LogLevel::Trace),
+        ],
+    );
+    let format = table.choice("format", &[("text", LogFormat::Text), ("json", LogFormat::Json)]);
+    table.finish();
+    Log { level, format }
+}

@@ -1,0 +1,390 @@
+//! The checked values of the configuration, as the other modules read them.
+//!
+//! Plain data: every string is substituted, every number in its range, every name known. Owned by
+//! whoever holds the [`Config`]; immutable once published. Units are in the names.
+
+use std::net::SocketAddr;
+
+use super::effective::Effective;
+use super::secret::{KeyDigest, Secret};
+
+/// The whole configuration. Made by [`Config::open`], [`Config::load`], [`Config::from_text`] or
+/// [`Config::zero`]; there is no unchecked one.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `[server]`: listeners, cores, limits of the client side.
+    pub server: Server,
+    /// `[[pool]]`: at least one.
+    pub pools: Vec<Pool>,
+    /// `[routing]`.
+    pub routing: Routing,
+    /// `[admission]`.
+    pub admission: Admission,
+    /// `[timeouts]`.
+    pub timeouts: Timeouts,
+    /// `[retry]`.
+    pub retry: Retry,
+    /// `[quota]`.
+    pub quota: Quota,
+    /// `[[tenant]]`: empty means that every caller is the one open tenant.
+    pub tenants: Vec<Tenant>,
+    /// `[tier.NAME]`: always has "default".
+    pub tiers: Vec<Tier>,
+    /// `[usage]`.
+    pub usage: UsageConfig,
+    /// `[log]`.
+    pub log: Log,
+    /// What the operator should know: features that are not in this version, risky choices.
+    pub warnings: Vec<String>,
+    pub(super) effective: Effective,
+}
+
+/// `[server]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    /// Client listeners; at least one, all different. Default `0.0.0.0:8080`.
+    pub listen: Vec<SocketAddr>,
+    /// The admin listener, never one of `listen`; `None` for "none". Default `127.0.0.1:9090`.
+    pub admin: Option<SocketAddr>,
+    /// Which CPUs run a core thread.
+    pub cores: Cores,
+    /// Which kernel interface the cores use.
+    pub driver: Driver,
+    /// HTTP/2 by prior knowledge; not in this version.
+    pub h2c: bool,
+    /// Largest request body in bytes. Default 8 MiB.
+    pub body_bytes_max: usize,
+    /// What a client's half-close means.
+    pub half_close: HalfClose,
+}
+
+/// `server.cores`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// Every CPU that this process may run on.
+    Auto,
+    /// These CPU numbers, all different, at least one.
+    List(Vec<usize>),
+}
+
+/// `server.driver`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// io_uring, or epoll with a warning where io_uring is denied.
+    Auto,
+    /// io_uring or no start.
+    IoUring,
+    /// epoll.
+    Epoll,
+}
+
+/// `server.half_close`: what a FIN from a client with a request under way means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HalfClose {
+    /// The client is gone: its request is cancelled (as hyper's default does).
+    Gone,
+    /// The client still reads: serve it to the end.
+    Allow,
+}
+
+/// `[[pool]]`: replicas that serve the same base model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    /// Name of the pool, unique; also a name by which requests may ask for it.
+    pub name: String,
+    /// Model name sent upstream; `None`: learned from `/v1/models`.
+    pub model: Option<String>,
+    /// Further names by which requests may ask for this pool.
+    pub aliases: Vec<String>,
+    /// At least one.
+    pub replicas: Vec<Replica>,
+    /// Sent upstream as `Authorization: Bearer`; a tenant's key never is.
+    pub api_key: Option<Secret>,
+    /// Where replicas would be discovered; not in this version.
+    pub discover: Option<Discover>,
+    /// Folder of the tokenizer; not in this version.
+    pub tokenizer: Option<String>,
+    /// Context window in tokens; `None`: learned from `max_model_len`.
+    pub context_tokens: Option<u64>,
+    /// KV block size in tokens; `None`: learned from `vllm:cache_config_info`.
+    pub block_size: Option<u64>,
+    /// KV event source, `{host}` standing for a replica's host; not in this version.
+    pub kv_events: Option<String>,
+    /// How LoRA adapters are treated.
+    pub adapters: Adapters,
+    /// The part of the work that the pool does.
+    pub role: Role,
+    /// The other pool of a disaggregated pair.
+    pub pair: Option<String>,
+    /// Service level objective.
+    pub slo: Slo,
+    /// Prices for usage records.
+    pub price: Option<Price>,
+}
+
+/// One vLLM server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replica {
+    /// `http://host:port`, in lower case, without a path.
+    pub url: String,
+    /// Host name or address; an IPv6 address without its brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Unique over all pools; default `host:port`.
+    pub id: String,
+    /// Failure zone, if told.
+    pub zone: Option<String>,
+    /// Share relative to the pool's other replicas. Default 1.
+    pub weight: f64,
+}
+
+impl Replica {
+    /// The authority for a `Host` field: `host:port`, IPv6 in brackets.
+    pub fn authority(&self) -> &str {
+        self.url.strip_prefix("http://").unwrap_or(&self.url)
+    }
+}
+
+/// `pool.discover`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Discover {
+    /// A DNS name and port.
+    Dns(String),
+    /// A file with one replica a line.
+    File(String),
+    /// `namespace/service`.
+    Kubernetes(String),
+}
+
+/// `pool.adapters`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adapters {
+    /// Learn which are resident.
+    Auto,
+    /// Load on demand too; not in this version.
+    Load,
+}
+
+/// `pool.role`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Prefill and decode.
+    Both,
+    /// Prefill only; not in this version.
+    Prefill,
+    /// Decode only; not in this version.
+    Decode,
+}
+
+/// `pool.slo`: what counts as a good answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Slo {
+    /// Time to the first token, in milliseconds.
+    pub ttft_ms: Option<f64>,
+    /// Time per output token after the first, in milliseconds.
+    pub tpot_ms: Option<f64>,
+}
+
+/// `pool.price`: money per million tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Price {
+    /// Input tokens that were computed.
+    pub input: f64,
+    /// Input tokens that came from the prefix cache; default: as `input`.
+    pub cached: f64,
+    /// Output tokens.
+    pub output: f64,
+}
+
+/// `[routing]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routing {
+    /// As configured; see [`Policy::runs_as`].
+    pub policy: Policy,
+}
+
+/// `routing.policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Predicted cost; runs as `p2c` in this version.
+    Cost,
+    /// Each in turn.
+    RoundRobin,
+    /// Fewest requests in flight.
+    LeastRequests,
+    /// The less loaded of two random ones.
+    P2c,
+    /// Longest known prefix; runs as `p2c` in this version.
+    PrefixAffinity,
+    /// Load times uncached prefill; runs as `p2c` in this version.
+    Lmetric,
+}
+
+impl Policy {
+    /// The policy that this version runs for the configured one.
+    pub fn runs_as(self) -> Policy {
+        match self {
+            Policy::RoundRobin | Policy::LeastRequests | Policy::P2c => self,
+            Policy::Cost | Policy::PrefixAffinity | Policy::Lmetric => Policy::P2c,
+        }
+    }
+}
+
+/// `[admission]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Admission {
+    /// Share of KV space kept free, 0 to 0.9.
+    pub headroom_ratio: f64,
+    /// Age past which a scraped signal is not believed.
+    pub stale_ms: u64,
+    /// Longest wait in the queue; 0: nobody waits.
+    pub queue_ms_max: u64,
+    /// Most requests in the queue of one pool; 0: nobody waits.
+    pub queue_requests_max: u64,
+}
+
+/// `[timeouts]`, in milliseconds; 0 = none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// TCP connect to a replica.
+    pub connect_ms: u64,
+    /// From the request sent to the first content event.
+    pub first_token_ms: u64,
+    /// Between two events after the first.
+    pub next_token_ms: u64,
+    /// From a connection's first byte of a head to its last.
+    pub client_head_ms: u64,
+    /// A kept-alive client connection without a request.
+    pub client_idle_ms: u64,
+    /// Comment lines while a stream is silent.
+    pub sse_keepalive_ms: u64,
+}
+
+/// `[retry]`: before the first content event only.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Retry {
+    /// Attempts of one request, the first included; 1 to 10.
+    pub attempts_max: u32,
+    /// Retries allowed per request over a pool's recent past, 0 to 1.
+    pub budget_ratio: f64,
+}
+
+/// `[quota]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quota {
+    /// Where the counters live.
+    pub store: QuotaStore,
+    /// What happens while the store is away.
+    pub on_store_down: OnStoreDown,
+}
+
+/// `quota.store`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum QuotaStore {
+    /// This process.
+    Memory,
+    /// A Redis URL, which may hold a password; not in this version.
+    Redis(Secret),
+}
+
+/// `quota.on_store_down`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStoreDown {
+    /// Go on with local limits.
+    Local,
+    /// Refuse requests.
+    Refuse,
+}
+
+/// `[[tenant]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    /// Unique.
+    pub id: String,
+    /// Digests of its keys; several during a rotation.
+    pub keys: Vec<KeyDigest>,
+    /// Name of one of [`Config::tiers`].
+    pub tier: String,
+    /// Refill rate of its token bucket; `None`: unlimited.
+    pub tokens_per_second: Option<u64>,
+    /// Size of its token bucket; `None`: unlimited, or ten seconds' refill when a rate is set.
+    pub burst_tokens: Option<u64>,
+    /// Most requests at once; `None`: unlimited.
+    pub in_flight_max: Option<u64>,
+    /// Names of pools that it may use; `["*"]`: all.
+    pub pools: Vec<String>,
+}
+
+impl Tenant {
+    /// May this tenant use the pool of that name?
+    pub fn may_use(&self, pool: &str) -> bool {
+        self.pools.iter().any(|allowed| allowed == "*" || allowed == pool)
+    }
+}
+
+/// `[tier.NAME]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier {
+    /// The NAME.
+    pub name: String,
+    /// Share of the queue relative to other tiers.
+    pub weight: f64,
+    /// Lower is served first, 0 to 100.
+    pub priority: u64,
+    /// Base deadline of a request; 0 = none.
+    pub deadline_ms: u64,
+}
+
+/// `[usage]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageConfig {
+    /// A file's path, "-" for stdout, "none" for no records.
+    pub path: String,
+    /// What happens while records cannot be written.
+    pub on_full: OnFull,
+}
+
+/// `usage.on_full`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFull {
+    /// New requests get 503 until a write succeeds again.
+    Refuse,
+    /// Records are dropped and counted.
+    Drop,
+}
+
+/// `[log]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Least severe level that is written.
+    pub level: LogLevel,
+    /// Shape of a line.
+    pub format: LogFormat,
+}
+
+/// `log.level`, ascending in detail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Nothing.
+    Off,
+    /// What has failed.
+    Error,
+    /// What may fail soon, or works otherwise than configured.
+    Warn,
+    /// Starts, stops, replicas that come and go.
+    Info,
+    /// Each request.
+    Debug,
+    /// Each step of a request.
+    Trace,
+}
+
+/// `log.format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}

@@ -1,0 +1,272 @@
+//! Answers that are not streams: read whole, judged, sent with their length.
+//!
+//! An answer is held until it is whole, so that a replica that fails in the middle of one costs
+//! its client nothing: it is asked of another. Only one longer than [`HOLD_BYTES_MAX`] is passed
+//! on as it comes, and then a failure cuts the client's connection short of the promised length.
+
+use std::rc::Rc;
+
+use super::buffer::Buffer;
+use super::connection::{Client, Next};
+use super::core::Core;
+use super::frames::{Incoming, Outgoing};
+use super::reply::Failure;
+use super::ticket::Ticket;
+use super::upstream::{self, Attempt, Exchange, Plan};
+use crate::http1::{PieceKind, ResponseHead, write};
+use crate::net::Stream;
+use crate::openai::{json, read_answer};
+use crate::replicas::Failure as ReplicaFailure;
+use crate::usage::Outcome;
+
+/// Longest answer that is held: some sixty thousand tokens, or a batch of embeddings.
+const HOLD_BYTES_MAX: usize = 1 << 20;
+
+/// An answer as far as it was read.
+pub(super) struct Answer {
+    payload: Vec<u8>,
+    incoming: Incoming,
+    whole: bool,
+}
+
+impl Answer {
+    /// Moves what is in `inbox` out of its framing. False: the framing is broken.
+    fn take(&mut self, inbox: &mut Buffer) -> bool {
+        let mut used = 0;
+        let bytes = inbox.filled();
+        let mut sound = true;
+        while let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty() && !self.whole) {
+            let n = match &mut self.incoming {
+                Incoming::Chunked(tracker) => match tracker.next(rest) {
+                    Ok(piece) if piece.len > 0 => {
+                        if piece.kind == PieceKind::Data {
+                            self.payload.extend_from_slice(rest.get(..piece.len).unwrap_or(&[]));
+                        }
+                        self.whole = piece.kind == PieceKind::End;
+                        piece.len
+                    }
+                    _ => {
+                        sound = false;
+                        break;
+                    }
+                },
+                Incoming::Length(left) => {
+                    let n = rest.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    self.payload.extend_from_slice(rest.get(..n).unwrap_or_default());
+                    *left = left.saturating_sub(n as u64);
+                    self.whole = *left == 0;
+                    n
+                }
+                Incoming::UntilClose => {
+                    self.payload.extend_from_slice(rest);
+                    rest.len()
+                }
+            };
+            used = used.saturating_add(n);
+        }
+        inbox.consume(used);
+        sound
+    }
+
+    /// The connection ended: whole only if the framing says so.
+    fn closed(&mut self) {
+        self.whole |= matches!(self.incoming, Incoming::UntilClose);
+    }
+}
+
+/// Reads an answer and judges it. `elsewhere`: another replica could still be asked.
+pub(super) async fn read(
+    core: &Core,
+    client: &mut Client,
+    plan: &Plan<'_>,
+    head: &ResponseHead,
+    elsewhere: bool,
+    (stream, inbox): (&mut Stream, &mut Buffer),
+) -> Result<Answer, Attempt> {
+    let incoming = upstream::incoming(head);
+    let whole = matches!(incoming, Incoming::Length(0));
+    let mut answer = Answer { payload: Vec::new(), incoming, whole };
+    loop {
+        if !answer.take(inbox) {
+            return Err(broken("its chunk framing is broken"));
+        }
+        if answer.whole || answer.payload.len() >= HOLD_BYTES_MAX {
+            break;
+        }
+        let limit = "timeouts.first_token_ms";
+        if !upstream::more(core, client, (&mut *stream, &mut *inbox), limit).await? {
+            answer.closed();
+            if !answer.whole {
+                return Err(broken("its connection ended in the middle of its answer"));
+            }
+        }
+    }
+    judge(head, &answer, elsewhere, plan)?;
+    Ok(answer)
+}
+
+fn broken(reason: &str) -> Attempt {
+    Attempt::Failed(Some(ReplicaFailure::Broken), reason.to_owned())
+}
+
+/// What an engine's error says of the replica's health.
+pub(super) fn health_of(code: Option<u16>, message: &str) -> Option<ReplicaFailure> {
+    match code {
+        // vLLM after SIGTERM: it drains, nothing ran, `/health` says 200 all the while.
+        _ if message.contains("cannot schedule new futures after shutdown") => {
+            Some(ReplicaFailure::Draining)
+        }
+        // Full is not ill.
+        Some(429 | 503) => None,
+        Some(400..=499) => None,
+        _ => Some(ReplicaFailure::Broken),
+    }
+}
+
+/// Is this an answer for the client, or a replica's failure?
+fn judge(
+    head: &ResponseHead,
+    answer: &Answer,
+    elsewhere: bool,
+    plan: &Plan<'_>,
+) -> Result<(), Attempt> {
+    let said = || {
+        let error = read_answer(&answer.payload).error;
+        error.map(|e| json::text(e.message.within(&answer.payload))).unwrap_or_default()
+    };
+    match head.status {
+        200 if !plan.endpoint.generates() => Ok(()),
+        200 => {
+            let read = read_answer(&answer.payload);
+            if let Some(error) = read.error {
+                let message = said();
+                return Err(Attempt::Failed(health_of(error.code, &message), message));
+            }
+            if read.abort {
+                let reason = "the engine was shut down under the request".to_owned();
+                return Err(Attempt::Failed(Some(ReplicaFailure::Draining), reason));
+            }
+            Ok(())
+        }
+        201..=299 => Ok(()),
+        429 | 503 if !elsewhere => Ok(()),
+        429 | 503 => Err(Attempt::Failed(None, said())),
+        400..=499 => Ok(()),
+        300..=399 => Err(broken("it answered with a redirect")),
+        _ => {
+            let message = said();
+            let reason = match message.is_empty() {
+                true => format!("it answered {}", head.status),
+                false => message,
+            };
+            Err(Attempt::Failed(health_of(Some(head.status), &reason), reason))
+        }
+    }
+}
+
+/// Sends an answer to the client.
+pub(super) async fn send(
+    core: &Rc<Core>,
+    client: &mut Client,
+    plan: &Plan<'_>,
+    ticket: &mut Ticket<'_>,
+    exchange: Exchange,
+    mut answer: Answer,
+) -> Result<Next, Failure> {
+    if ticket.head_sent {
+        // A role went out as a stream's event; this replica answered something else.
+        let failure = Failure::Upstream("a replica did not answer with a stream".to_owned());
+        return super::relay::fail_in_band(core, client, ticket, failure).await;
+    }
+    let Exchange { stream, mut inbox, head, replica, .. } = exchange;
+    if answer.whole {
+        if plan.endpoint.generates() && head.status == 200 {
+            ticket.whole(read_answer(&answer.payload).usage);
+        }
+        let mut out = Vec::with_capacity(answer.payload.len() + 512);
+        ticket
+            .head_of_answer(&mut out, head.status)
+            .end_with_length(answer.payload.len() as u64, ticket.closes());
+        out.extend_from_slice(&answer.payload);
+        client.send(core, &out).await?;
+        ticket.head_sent = true;
+        ticket.ended(outcome_of(head.status));
+        if inbox.is_empty() && head.keep_alive && !matches!(answer.incoming, Incoming::UntilClose) {
+            core.idle.give(replica.key, stream, None, core.sweep.now_ms());
+        }
+        inbox.release(&core.buffers);
+        return Ok(if ticket.closes() { Next::Close } else { Next::KeepAlive });
+    }
+    pass_on(core, client, plan, ticket, head, &mut answer, (stream, inbox)).await
+}
+
+fn outcome_of(status: u16) -> Outcome {
+    match status {
+        200..=299 => Outcome::Ok,
+        429 | 503 => Outcome::RejectedOverload,
+        400..=499 => Outcome::RejectedInvalid,
+        _ => Outcome::UpstreamError,
+    }
+}
+
+/// Passes a long answer on as it comes.
+async fn pass_on(
+    core: &Rc<Core>,
+    client: &mut Client,
+    plan: &Plan<'_>,
+    ticket: &mut Ticket<'_>,
+    head: ResponseHead,
+    answer: &mut Answer,
+    (mut stream, mut inbox): (Stream, Buffer),
+) -> Result<Next, Failure> {
+    let mut out = Vec::with_capacity(512);
+    let written = ticket.head_of_answer(&mut out, head.status);
+    let chunked = match (&answer.incoming, plan.outgoing) {
+        (Incoming::Length(left), _) => {
+            let length = left.saturating_add(answer.payload.len() as u64);
+            written.end_with_length(length, ticket.closes());
+            false
+        }
+        (_, Outgoing::Chunked) => {
+            written.end_chunked(ticket.closes());
+            true
+        }
+        _ => {
+            written.end(true);
+            false
+        }
+    };
+    client.forget_request(core);
+    ticket.head_sent = true;
+    loop {
+        let payload = std::mem::take(&mut answer.payload);
+        if !payload.is_empty() {
+            if chunked {
+                write::chunk_header(&mut out, payload.len());
+            }
+            out.extend_from_slice(&payload);
+            out.extend_from_slice(if chunked { b"\r\n" } else { b"" });
+        }
+        if answer.whole && chunked {
+            out.extend_from_slice(b"0\r\n\r\n");
+        }
+        client.send(core, &out).await?;
+        out.clear();
+        if answer.whole {
+            ticket.ended(outcome_of(head.status));
+            let keep = !matches!(answer.incoming, Incoming::UntilClose) || chunked;
+            return Ok(if keep { Next::KeepAlive } else { Next::Close });
+        }
+        client.deadline.set(plan.published.timeouts.next_token_ms);
+        let side = (&mut stream, &mut inbox);
+        match upstream::more(core, client, side, "timeouts.next_token_ms").await {
+            Ok(true) if answer.take(&mut inbox) => {}
+            Err(Attempt::ClientGone) => return Err(Failure::ClientGone),
+            Ok(false) if matches!(answer.incoming, Incoming::UntilClose) => answer.closed(),
+            _ => {
+                ticket.ended(Outcome::Truncated);
+                return Ok(Next::Close);
+            }
+        }
+    }
+}

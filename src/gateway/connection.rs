@@ -1,0 +1,228 @@
+//! One client connection: read a head, serve it, use the connection again or close it.
+//!
+//! Runs as one task on its core, under the panic fence of `core.rs`. Time limits: the head must be
+//! there `client_head_ms` after its first byte, and an idle connection is closed after
+//! `client_idle_ms`.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::buffer::Buffer;
+use super::core::Core;
+use super::reply::Failure;
+use super::request;
+use super::sweep::Deadline;
+use crate::http1::{HeadError, HeadScanner, RequestHead, parse_request};
+use crate::net::Stream;
+
+/// Bytes of later requests that are kept while one is served; beyond it the client is no longer
+/// read from until its answer is out.
+const PIPELINED_BYTES_MAX: usize = 16 * 1024;
+/// Bytes that are read and thrown away after a last answer, so that it is not lost in a reset.
+const LINGER_BYTES_MAX: usize = 64 * 1024;
+/// Time for that.
+const LINGER_MS: u64 = 1_000;
+/// How often an idle connection looks whether it should close.
+const IDLE_LOOK_MS: u64 = 1_000;
+/// A client that takes no byte of its answer for this long has gone.
+pub(super) const WRITE_STALL_MS: u64 = 30_000;
+/// Most that is received before a head is complete; the scanner refuses a head long before.
+const REQUEST_HEAD_READ_MAX: usize = 64 * 1024;
+
+/// What happens to the connection after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The next request may follow.
+    KeepAlive,
+    /// An answer was sent; nothing follows it.
+    Close,
+    /// The client is gone, or must see a cut: end at once.
+    Cut,
+}
+
+/// A client: its socket, what it has sent, and the time limit of the phase that it is in.
+pub(super) struct Client {
+    pub stream: Stream,
+    pub inbox: Buffer,
+    pub deadline: Deadline,
+    /// Bytes of the request under way at the start of the inbox; kept until its commit point,
+    /// since an attempt elsewhere sends them again.
+    pub request_bytes: usize,
+    /// The client's direction has ended and that counts as leaving.
+    gone: bool,
+    /// The client has ended its direction but still reads (`half_close = "allow"`).
+    half_closed: bool,
+}
+
+impl Client {
+    fn new(core: &Core, stream: Stream) -> Client {
+        Client {
+            stream,
+            inbox: Buffer::default(),
+            deadline: core.sweep.deadline(),
+            request_bytes: 0,
+            gone: false,
+            half_closed: false,
+        }
+    }
+
+    /// Ready when the client has gone. Until then keeps what else it sends, within bounds.
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>, core: &Core) -> Poll<()> {
+        while !self.gone {
+            let bytes_max = self.request_bytes.saturating_add(PIPELINED_BYTES_MAX);
+            if self.half_closed || self.inbox.len() >= bytes_max {
+                return Poll::Pending;
+            }
+            if self.stream.poll_readable(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.receive(core, bytes_max);
+        }
+        Poll::Ready(())
+    }
+
+    /// Receives what is there, up to `bytes_max` in the inbox, and notes an end.
+    fn receive(&mut self, core: &Core, bytes_max: usize) {
+        match self.stream.try_recv(self.inbox.space(&core.buffers, bytes_max)) {
+            Ok(None) => {}
+            Ok(Some(0)) if core.published().half_close_allowed => self.half_closed = true,
+            Ok(Some(0)) | Err(_) => self.gone = true,
+            Ok(Some(n)) => self.inbox.received(n),
+        }
+    }
+
+    /// Waits for more bytes of a head or body. False: the client's direction has ended, or the
+    /// time limit has passed (`late` tells which).
+    pub(super) async fn more(&mut self, core: &Core, bytes_max: usize) -> bool {
+        poll_fn(|cx| {
+            if self.gone || self.half_closed {
+                return Poll::Ready(false);
+            }
+            let before = self.inbox.len();
+            while self.stream.poll_readable(cx).is_ready() {
+                self.receive(core, bytes_max);
+                if self.gone || self.half_closed || self.inbox.len() > before {
+                    return Poll::Ready(self.inbox.len() > before);
+                }
+            }
+            if self.deadline.poll(cx).is_ready() { Poll::Ready(false) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    /// Has the client ended its direction?
+    pub(super) fn ended(&self) -> bool {
+        self.gone || self.half_closed
+    }
+
+    /// The request's bytes are no longer needed.
+    pub(super) fn forget_request(&mut self, core: &Core) {
+        self.inbox.consume(std::mem::take(&mut self.request_bytes));
+        self.inbox.release(&core.buffers);
+    }
+
+    /// Sends all of `bytes`.
+    ///
+    /// # Errors
+    /// The client goes, or reads nothing for [`WRITE_STALL_MS`].
+    pub(super) async fn send(&mut self, core: &Core, mut bytes: &[u8]) -> Result<(), Failure> {
+        while !bytes.is_empty() {
+            self.deadline.set(WRITE_STALL_MS);
+            let sent = poll_fn(|cx| {
+                if let Poll::Ready(sent) = self.stream.poll_send(cx, bytes) {
+                    return Poll::Ready(sent.ok());
+                }
+                let over = self.poll_gone(cx, core).is_ready() || self.deadline.poll(cx).is_ready();
+                if over { Poll::Ready(None) } else { Poll::Pending }
+            });
+            let Some(n) = sent.await else { return Err(Failure::ClientGone) };
+            bytes = bytes.get(n..).unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+enum HeadRead {
+    Complete(RequestHead),
+    Refused(HeadError),
+    /// The head did not arrive in time.
+    Late,
+    /// Nothing of a request was there: idle, gone or draining.
+    Closed,
+}
+
+/// Serves a connection to its end.
+pub(super) async fn serve(core: Rc<Core>, stream: Stream) {
+    let mut client = Client::new(&core, stream);
+    loop {
+        let next = match read_head(&core, &mut client).await {
+            HeadRead::Complete(head) => request::serve_request(&core, &mut client, &head).await,
+            HeadRead::Refused(error) => {
+                request::refuse(&core, &mut client, Failure::Head(error)).await
+            }
+            HeadRead::Late => request::refuse(&core, &mut client, Failure::HeadIncomplete).await,
+            HeadRead::Closed => Next::Cut,
+        };
+        match next {
+            Next::KeepAlive => {}
+            Next::Close => return linger(&core, &mut client).await,
+            Next::Cut => return,
+        }
+    }
+}
+
+async fn read_head(core: &Core, client: &mut Client) -> HeadRead {
+    let mut scanner = HeadScanner::request();
+    let timeouts = core.published().timeouts;
+    let mut idle_ms: u64 = 0;
+    loop {
+        if !client.inbox.is_empty() {
+            match scanner.advance(client.inbox.filled()) {
+                Ok(Some(n)) => {
+                    let head = client.inbox.filled().get(..n).unwrap_or_default();
+                    return match parse_request(head) {
+                        Ok(head) => HeadRead::Complete(head),
+                        Err(error) => HeadRead::Refused(error),
+                    };
+                }
+                Ok(None) => {}
+                Err(error) => return HeadRead::Refused(error),
+            }
+            if idle_ms != u64::MAX {
+                idle_ms = u64::MAX;
+                client.deadline.set(timeouts.client_head_ms);
+            }
+        } else {
+            // Looked at once a second, so that a drain does not wait for idle connections.
+            client.inbox.release(&core.buffers);
+            client.deadline.set(IDLE_LOOK_MS);
+        }
+        if client.more(core, REQUEST_HEAD_READ_MAX).await {
+            continue;
+        }
+        if !client.inbox.is_empty() {
+            return if client.ended() { HeadRead::Closed } else { HeadRead::Late };
+        }
+        idle_ms = idle_ms.saturating_add(IDLE_LOOK_MS);
+        let limit = timeouts.client_idle_ms;
+        if client.ended() || core.draining() || (limit != 0 && idle_ms >= limit) {
+            return HeadRead::Closed;
+        }
+    }
+}
+
+/// After a last answer: ends our direction and reads on for a moment, because a close with unread
+/// bytes would turn into a reset that may overtake the answer.
+async fn linger(core: &Core, client: &mut Client) {
+    client.stream.shut_write();
+    client.deadline.set(LINGER_MS);
+    let mut left = LINGER_BYTES_MAX;
+    while left > 0 && !client.ended() {
+        client.inbox.truncate(0);
+        if !client.more(core, REQUEST_HEAD_READ_MAX).await {
+            return;
+        }
+        left = left.saturating_sub(client.inbox.len());
+    }
+}

@@ -1,0 +1,194 @@
+//! One pinned core: its runtime, listeners, accept loop, sweep and drain.
+//!
+//! A core owns everything that a request touches: connections, idle upstream connections, buffers,
+//! time limits and its metric shard. It shares nothing that is written on the hot path and never
+//! waits for a lock or another thread.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::net::TcpListener;
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::buffer::BufferPool;
+use super::connection;
+use super::idle::IdlePool;
+use super::retry::RetryBudget;
+use super::shared::{Published, Shared};
+use super::sweep::{SWEEP_MS, Sweep};
+use crate::admin::{PoolIndex, Shard};
+use crate::net::{self, Listener, Stream};
+use crate::runtime::clock;
+use crate::runtime::snapshot::{Held, Reader};
+
+/// Accepts in one turn before the connections get theirs.
+const ACCEPTS_A_TURN: u32 = 32;
+/// Pause when the process is out of descriptors: closing idle connections frees some meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What the tasks of one core share.
+pub(super) struct Core {
+    pub index: usize,
+    pub shared: Arc<Shared>,
+    published: RefCell<Reader<Published>>,
+    pub sweep: Rc<Sweep>,
+    pub buffers: BufferPool,
+    pub idle: IdlePool,
+    pub retries: RetryBudget,
+    pub metrics: Arc<Shard>,
+    pub pools: PoolIndex,
+    /// The pool label of requests that never found one.
+    pub no_pool: Arc<str>,
+    pub rng: RefCell<fastrand::Rng>,
+    pub turn: Cell<u64>,
+    /// Client connections of this core.
+    connections: Cell<usize>,
+    /// The `date` field's line, renewed once a second.
+    pub date: RefCell<String>,
+}
+
+impl Core {
+    fn new(index: usize, shared: Arc<Shared>) -> Rc<Core> {
+        let metrics = shared.shards.get(index).map(Arc::clone).unwrap_or_default();
+        let core = Core {
+            index,
+            published: RefCell::new(Reader::new(Arc::clone(&shared.published))),
+            sweep: Rc::new(Sweep::default()),
+            buffers: BufferPool::default(),
+            idle: IdlePool::default(),
+            retries: RetryBudget::default(),
+            metrics,
+            pools: PoolIndex::default(),
+            no_pool: "-".into(),
+            rng: RefCell::new(fastrand::Rng::new()),
+            turn: Cell::new(0),
+            connections: Cell::new(0),
+            date: RefCell::new(String::new()),
+            shared,
+        };
+        Rc::new(core)
+    }
+
+    /// Configuration and fleet as last published.
+    pub(super) fn published(&self) -> Held<Published> {
+        self.published.borrow_mut().get()
+    }
+
+    pub(super) fn draining(&self) -> bool {
+        self.shared.flags.draining.load(Relaxed)
+    }
+
+    /// A fresh uniform number.
+    pub(super) fn random(&self) -> u64 {
+        self.rng.borrow_mut().u64(..)
+    }
+}
+
+/// Runs core `index` until the drain is over.
+///
+/// # Errors
+/// The driver or a listener cannot be set up.
+pub(super) fn run(
+    index: usize,
+    shared: Arc<Shared>,
+    listeners: Vec<TcpListener>,
+) -> std::io::Result<()> {
+    let driver = shared.driver;
+    net::run(driver, async move {
+        let core = Core::new(index, shared);
+        tick(&core);
+        for socket in listeners {
+            let listener = Listener::from_std(socket)?;
+            net::spawn(accept(Rc::clone(&core), listener));
+        }
+        // This task is the core's heart: it sweeps, and ends the core after a drain.
+        let mut planned_ms = clock::now_ms();
+        loop {
+            net::sleep(Duration::from_millis(SWEEP_MS)).await;
+            planned_ms = planned_ms.saturating_add(SWEEP_MS);
+            let late_ms = clock::now_ms().saturating_sub(planned_ms);
+            core.metrics.loop_stall.observe_ns(late_ms.saturating_mul(1_000_000));
+            planned_ms = clock::now_ms();
+            tick(&core);
+            if core.draining() && core.connections.get() == 0 {
+                core.idle.clear();
+                return Ok(());
+            }
+            if core.shared.flags.stop_now.load(Relaxed) {
+                return Ok(());
+            }
+        }
+    })?
+}
+
+fn tick(core: &Rc<Core>) {
+    let now_ms = clock::now_ms();
+    core.sweep.run(now_ms);
+    core.idle.sweep(now_ms);
+    core.metrics.beat_ms.set(i64::try_from(now_ms).unwrap_or(i64::MAX));
+    core.metrics.idle_upstreams.set(core.idle.len() as i64);
+    let unix_s = clock::unix_ms() / 1000;
+    super::reply::write_date(&mut core.date.borrow_mut(), unix_s);
+}
+
+async fn accept(core: Rc<Core>, mut listener: Listener) {
+    let closing = core.sweep.deadline();
+    let mut in_turn = 0;
+    loop {
+        closing.set(SWEEP_MS);
+        let accepted = poll_fn(|cx| {
+            if core.shared.flags.listeners_closed.load(Relaxed) {
+                return Poll::Ready(None);
+            }
+            if closing.poll(cx).is_ready() {
+                closing.set(SWEEP_MS);
+                let _ = closing.poll(cx);
+            }
+            listener.poll_accept(cx).map(Some)
+        });
+        match accepted.await {
+            None => return,
+            Some(Ok(stream)) => {
+                in_turn += 1;
+                if in_turn == ACCEPTS_A_TURN {
+                    in_turn = 0;
+                    listener.breathe();
+                }
+                net::spawn(fenced(Rc::clone(&core), stream));
+            }
+            Some(Err(error)) => {
+                core.metrics.accept_errors.inc();
+                core.shared.log.warn(&format!("cannot accept a connection: {error}"));
+                core.idle.clear();
+                net::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// One connection under the panic fence: a panic ends it, is counted and logged, and harms nobody
+/// else on the core.
+async fn fenced(core: Rc<Core>, stream: Stream) {
+    core.connections.set(core.connections.get() + 1);
+    core.metrics.client_connections.set(core.connections.get() as i64);
+    let mut serve = Box::pin(connection::serve(Rc::clone(&core), stream));
+    let panicked = poll_fn(|cx| {
+        match std::panic::catch_unwind(AssertUnwindSafe(|| serve.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => Poll::Ready(false),
+            Err(_) => Poll::Ready(true),
+        }
+    })
+    .await;
+    if panicked {
+        core.metrics.panics.inc();
+        // Dropping what panicked may panic again; the connection's sockets close all the same.
+        let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(serve)));
+    }
+    core.connections.set(core.connections.get() - 1);
+    core.metrics.client_connections.set(core.connections.get() as i64);
+}

@@ -1,0 +1,403 @@
+//! From the engine's bytes to what the client gets, without I/O: events judged, chunk framing
+//! passed through, the usage event that we asked for taken out.
+//!
+//! A stretch of whole chunks that holds whole events goes out exactly as it was received, framing
+//! included: that is how vLLM writes (one event, one chunk). Only where chunk ends and event ends
+//! do not meet, or an event must be taken out of a shared chunk, is the payload framed anew.
+//!
+//! An event goes out when it is complete, so a torn one never reaches a client; an event larger
+//! than [`HOLD_BYTES_MAX`] goes out in parts, because memory is bounded.
+
+use std::ops::Range;
+
+use crate::http1::{ChunkTracker, PieceKind};
+use crate::openai::{Endpoint, EngineError, EventKind, EventReader, Usage, json};
+use crate::sse::{self, EventScanner};
+
+/// Bytes of an incomplete event that are held back. A delta has some 250; with the buffer that it
+/// was received into and our own framing, a stream stays below 128 KiB.
+const HOLD_BYTES_MAX: usize = 32 * 1024;
+
+/// How the engine frames the body.
+pub(super) enum Incoming {
+    /// `Transfer-Encoding: chunked`.
+    Chunked(ChunkTracker),
+    /// `Content-Length`, bytes left. (Wrong on an event stream, but seen.)
+    Length(u64),
+    /// Until the connection ends.
+    UntilClose,
+}
+
+/// Whether the client's side is chunked (HTTP/1.1) or ends with the connection (HTTP/1.0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outgoing {
+    Chunked,
+    Plain,
+}
+
+/// A stretch of bytes to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Segment {
+    /// Of the received buffer.
+    Raw(Range<usize>),
+    /// Of [`Frames::own`].
+    Own(Range<usize>),
+}
+
+/// Why a stream is over.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum End {
+    /// Complete: the terminal event was seen, or the body of an endpoint without one has ended.
+    Complete,
+    /// The engine reported an error in an event; its code and message if it gave any.
+    EngineError { code: Option<u16>, message: String },
+    /// `finish_reason: "abort"`: the engine was shut down under the request.
+    Aborted,
+    /// The body ended without the terminal event.
+    Truncated(&'static str),
+}
+
+/// What was seen of a stream so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    /// Events with content that were passed on.
+    pub content_events: u64,
+    /// Data events passed on, content or not.
+    pub events: u64,
+    /// The last complete usage that the engine gave.
+    pub usage: Option<Usage>,
+}
+
+/// A payload piece: a range of the received buffer.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    start: usize,
+    end: usize,
+    pass: bool,
+}
+
+/// The state of one stream.
+pub(super) struct Frames {
+    incoming: Incoming,
+    outgoing: Outgoing,
+    scanner: EventScanner,
+    reader: EventReader,
+    take_usage_out: bool,
+    /// Bytes of the buffer that were looked at.
+    looked: usize,
+    /// First byte of the buffer that is not yet in a segment.
+    held: usize,
+    /// Payload of complete events from `held` on.
+    parts: Vec<Part>,
+    /// Payload of the open event.
+    open: Vec<Part>,
+    /// `held` lies inside a chunk of the engine, or there are no chunks: no raw stretch possible.
+    inside: bool,
+    /// The open event was already sent in part.
+    oversize: bool,
+    framing_ended: bool,
+    /// The endpoint's streams end with an event of their own.
+    has_terminal: bool,
+    /// An event that only opens the stream was passed on by an earlier attempt.
+    skip_roles: bool,
+    /// Bytes framed by us since the last [`Frames::sent`].
+    pub own: Vec<u8>,
+    /// What to send, in order.
+    pub segments: Vec<Segment>,
+    pub seen: Seen,
+    pub end: Option<End>,
+    scratch: Vec<u8>,
+    joined: Vec<u8>,
+}
+
+impl Frames {
+    pub(super) fn new(
+        incoming: Incoming,
+        outgoing: Outgoing,
+        endpoint: Endpoint,
+        take_usage_out: bool,
+    ) -> Frames {
+        let inside = outgoing == Outgoing::Plain || !matches!(incoming, Incoming::Chunked(_));
+        Frames {
+            incoming,
+            outgoing,
+            scanner: EventScanner::default(),
+            reader: EventReader::new(endpoint),
+            take_usage_out,
+            looked: 0,
+            held: 0,
+            parts: Vec::with_capacity(8),
+            open: Vec::with_capacity(4),
+            inside,
+            oversize: false,
+            framing_ended: false,
+            has_terminal: endpoint.generates(),
+            skip_roles: false,
+            own: Vec::new(),
+            segments: Vec::with_capacity(8),
+            seen: Seen::default(),
+            end: None,
+            scratch: Vec::new(),
+            joined: Vec::new(),
+        }
+    }
+
+    /// Passes no event on that only opens the stream: an earlier attempt's was.
+    pub(super) fn skip_roles(&mut self) {
+        self.skip_roles = true;
+    }
+
+    /// The engine's framing has ended cleanly: its connection can be used again.
+    pub(super) fn framing_ended(&self) -> bool {
+        self.framing_ended
+    }
+
+    /// The state of the chunk framing after a complete answer whose last bytes are still to come.
+    pub(super) fn into_tail(self) -> Option<ChunkTracker> {
+        match self.incoming {
+            Incoming::Chunked(tracker) => Some(tracker),
+            _ => None,
+        }
+    }
+
+    /// Looks at what is new in `buf` and appends what may be sent to [`segments`](Self::segments).
+    pub(super) fn scan(&mut self, buf: &[u8]) {
+        while self.end.is_none() && !self.framing_ended {
+            let rest = buf.get(self.looked..).unwrap_or_default();
+            if rest.is_empty() {
+                break;
+            }
+            self.step(buf, rest);
+        }
+        self.flush(buf);
+        if self.framing_ended {
+            self.end_of_body();
+        }
+    }
+
+    /// After the terminal event: reads on to the end of the engine's framing, sends nothing.
+    pub(super) fn scan_tail(&mut self, buf: &[u8]) {
+        while !self.framing_ended {
+            let rest = buf.get(self.looked..).unwrap_or_default();
+            let Incoming::Chunked(tracker) = &mut self.incoming else { break };
+            // Payload after the terminal event: the first one wins, and the connection is spent.
+            match tracker.next(rest) {
+                Ok(piece) if piece.len > 0 && piece.kind != PieceKind::Data => {
+                    self.looked += piece.len;
+                    self.framing_ended = piece.kind == PieceKind::End;
+                }
+                _ => break,
+            }
+        }
+        // Bytes behind the end belong to no request: the connection is spent too.
+        if self.looked < buf.len() {
+            self.framing_ended = false;
+        }
+    }
+
+    /// The connection ended.
+    pub(super) fn closed(&mut self) {
+        if matches!(self.incoming, Incoming::UntilClose) && self.scanner.open_bytes() == 0 {
+            self.end_of_body();
+        }
+        self.end.get_or_insert(End::Truncated("the engine's connection ended before its answer"));
+    }
+
+    /// Everything in the segments was sent: the first `n` bytes of the buffer are done with, where
+    /// `n` is returned.
+    pub(super) fn sent(&mut self) -> usize {
+        self.segments.clear();
+        self.own.clear();
+        let done = std::mem::take(&mut self.held);
+        self.looked = self.looked.saturating_sub(done);
+        for part in self.parts.iter_mut().chain(self.open.iter_mut()) {
+            part.start = part.start.saturating_sub(done);
+            part.end = part.end.saturating_sub(done);
+        }
+        done
+    }
+
+    fn step(&mut self, buf: &[u8], rest: &[u8]) {
+        let at = self.looked;
+        match &mut self.incoming {
+            Incoming::Chunked(tracker) => match tracker.next(rest) {
+                Ok(piece) if piece.len > 0 => {
+                    let boundary = tracker.at_chunk_boundary();
+                    self.looked = at.saturating_add(piece.len);
+                    match piece.kind {
+                        PieceKind::Data => self.payload(buf, at, self.looked),
+                        PieceKind::Framing => {}
+                        PieceKind::End => self.framing_ended = true,
+                    }
+                    if boundary && self.scanner.open_bytes() == 0 {
+                        self.close_group(buf);
+                    }
+                }
+                _ => self.end = Some(End::Truncated("the engine's chunk framing is broken")),
+            },
+            Incoming::Length(left) => {
+                let n = rest.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left = left.saturating_sub(n as u64);
+                self.framing_ended = *left == 0;
+                self.looked = at.saturating_add(n);
+                self.payload(buf, at, self.looked);
+            }
+            Incoming::UntilClose => {
+                self.looked = buf.len();
+                self.payload(buf, at, self.looked);
+            }
+        }
+    }
+
+    /// Payload `buf[at..to]`: finds the events in it.
+    fn payload(&mut self, buf: &[u8], mut at: usize, to: usize) {
+        while at < to && self.end.is_none() {
+            let piece = buf.get(at..to).unwrap_or_default();
+            match self.scanner.next(piece) {
+                Ok(Some(n)) => {
+                    let event_end = at.saturating_add(n);
+                    extend(&mut self.open, at, event_end);
+                    self.event(buf);
+                    at = event_end;
+                }
+                Ok(None) => {
+                    extend(&mut self.open, at, to);
+                    at = to;
+                }
+                Err(_) => self.end = Some(End::Truncated("an event or line is over its limit")),
+            }
+        }
+    }
+
+    /// The open event is complete: judges it.
+    fn event(&mut self, buf: &[u8]) {
+        let mut pass = true;
+        if self.oversize {
+            self.oversize = false;
+            self.seen.content_events += 1;
+        } else {
+            let whole: &[u8] = match self.open.as_slice() {
+                [one] => buf.get(one.start..one.end).unwrap_or_default(),
+                many => {
+                    self.joined.clear();
+                    for part in many {
+                        self.joined.extend_from_slice(buf.get(part.start..part.end).unwrap_or(&[]));
+                    }
+                    &self.joined
+                }
+            };
+            if let Some(data) = sse::data(whole, &mut self.scratch) {
+                let facts = self.reader.read(data);
+                if facts.usage.is_some() {
+                    self.seen.usage = facts.usage;
+                }
+                match facts.kind {
+                    EventKind::Error(error) => {
+                        self.end = Some(engine_error(&error, data));
+                        // Before any content another replica may do better; afterwards the
+                        // client reads what the engine said.
+                        pass = self.seen.content_events > 0;
+                    }
+                    _ if facts.abort => {
+                        self.end = Some(End::Aborted);
+                        pass = false;
+                    }
+                    EventKind::UsageOnly if self.take_usage_out => pass = false,
+                    EventKind::Role if self.skip_roles => pass = false,
+                    EventKind::Content => self.seen.content_events += 1,
+                    _ => {}
+                }
+                if facts.ends_stream && self.end.is_none() {
+                    self.end = Some(End::Complete);
+                }
+                self.seen.events += u64::from(pass);
+            }
+        }
+        for part in self.open.drain(..) {
+            self.parts.push(Part { pass, ..part });
+        }
+    }
+
+    /// At a chunk boundary with no event open: what is held goes out as it is, if it can.
+    fn close_group(&mut self, buf: &[u8]) {
+        let plain = self.outgoing == Outgoing::Plain;
+        if plain || self.inside || self.parts.iter().any(|p| !p.pass) {
+            self.frame_anew(buf);
+        } else if self.held < self.looked && !self.parts.is_empty() {
+            match self.segments.last_mut() {
+                Some(Segment::Raw(range)) if range.end == self.held => range.end = self.looked,
+                _ => self.segments.push(Segment::Raw(self.held..self.looked)),
+            }
+        }
+        self.parts.clear();
+        self.held = self.looked;
+        self.inside = plain || !matches!(self.incoming, Incoming::Chunked(_));
+    }
+
+    /// After a scan: complete events inside an unfinished chunk do not wait for its rest, and an
+    /// event over the bound goes out in parts.
+    fn flush(&mut self, buf: &[u8]) {
+        let oversize = self.looked.saturating_sub(self.held) > HOLD_BYTES_MAX
+            && self.end.is_none()
+            && !self.open.is_empty();
+        if oversize {
+            self.oversize = true;
+            self.parts.append(&mut self.open);
+        }
+        if self.parts.is_empty() {
+            return;
+        }
+        self.frame_anew(buf);
+        self.parts.clear();
+        self.inside = true;
+        self.held = self.open.first().map_or(self.looked, |part| part.start);
+    }
+
+    /// Copies the payload of the parts that pass into a chunk of our own.
+    fn frame_anew(&mut self, buf: &[u8]) {
+        let passing = || self.parts.iter().filter(|p| p.pass);
+        let len: usize = passing().map(|p| p.end.saturating_sub(p.start)).sum();
+        if len == 0 {
+            return;
+        }
+        let from = self.own.len();
+        if self.outgoing == Outgoing::Chunked {
+            crate::http1::write::chunk_header(&mut self.own, len);
+        }
+        for part in passing() {
+            self.own.extend_from_slice(buf.get(part.start..part.end).unwrap_or_default());
+        }
+        if self.outgoing == Outgoing::Chunked {
+            self.own.extend_from_slice(b"\r\n");
+        }
+        self.segments.push(Segment::Own(from..self.own.len()));
+    }
+
+    fn end_of_body(&mut self) {
+        if self.end.is_some() {
+            return;
+        }
+        let complete = !self.has_terminal && self.scanner.open_bytes() == 0;
+        self.end = Some(if complete {
+            End::Complete
+        } else {
+            End::Truncated("the engine's stream ended without its last event")
+        });
+    }
+}
+
+fn engine_error(error: &EngineError, data: &[u8]) -> End {
+    End::EngineError { code: error.code, message: json::text(error.message.within(data)) }
+}
+
+/// Appends a piece, joining it to the last one where they touch.
+fn extend(parts: &mut Vec<Part>, start: usize, end: usize) {
+    match parts.last_mut() {
+        Some(last) if last.end == start => last.end = end,
+        _ => parts.push(Part { start, end, pass: true }),
+    }
+}
+
+#[cfg(test)]
+#[path = "frames_tests.rs"]
+mod tests;

@@ -1,0 +1,249 @@
+//! A whole gateway in this process: cores, control thread, usage writer.
+//!
+//! The control thread is an ordinary tokio runtime: it probes replicas, publishes the fleet, serves
+//! the admin listener, and carries out the drain.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::shared::{Published, Shared};
+use super::supervise::Cores;
+use crate::admin::{self, Flags, Shard, View};
+use crate::config::{self, Config, Cores as CoreList};
+use crate::net::{Driver, DriverChoice};
+use crate::replicas::{Fleet, probe};
+use crate::runtime::affinity;
+use crate::runtime::log::{Level, Log};
+use crate::runtime::snapshot::Snapshot;
+use crate::usage::UsageWriter;
+
+/// After readiness is gone, load balancers get this long to notice before listeners close.
+const NOTICE: Duration = Duration::from_millis(500);
+/// Then open requests get this long to finish.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// At the end the usage writer gets this long to write what is left.
+const WRITER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A running gateway.
+pub struct Gateway {
+    /// Where clients connect.
+    pub addrs: Vec<SocketAddr>,
+    /// Where metrics and status are, if anywhere.
+    pub admin: Option<SocketAddr>,
+    /// Number of cores.
+    pub cores: usize,
+    /// What they run on.
+    pub driver: Driver,
+    flags: Arc<Flags>,
+    stopped: mpsc::Receiver<()>,
+    control: Option<JoinHandle<()>>,
+    supervisor: Option<JoinHandle<()>>,
+    writer: Option<UsageWriter>,
+}
+
+impl Gateway {
+    /// Starts a gateway; returns when its listeners are bound.
+    ///
+    /// # Errors
+    /// What cannot be had, in words for the operator.
+    pub fn start(config: Config) -> Result<Gateway, String> {
+        let config = Arc::new(config);
+        let level = match config.log.level {
+            config::LogLevel::Off => Level::Off,
+            config::LogLevel::Error => Level::Error,
+            config::LogLevel::Warn => Level::Warn,
+            config::LogLevel::Info => Level::Info,
+            config::LogLevel::Debug | config::LogLevel::Trace => Level::Debug,
+        };
+        let log = Log::new(level, config.log.format == config::LogFormat::Json);
+        config.warnings.iter().for_each(|warning| log.warn(warning));
+        let driver = driver(&config, &log)?;
+        let cpus = cpus(&config)?;
+        let (usage, writer) = UsageWriter::start(&config.usage)
+            .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
+        if config.usage.path == "none" {
+            log.warn("usage.path is \"none\": no usage records are kept");
+        }
+        let fleet = Arc::new(Fleet::new(&config, cpus.len(), None));
+        let published = Published::new(Arc::clone(&config), fleet);
+        let flags = Arc::new(Flags::default());
+        let shared = Arc::new(Shared {
+            published: Arc::new(Snapshot::new(published)),
+            driver,
+            shards: cpus.iter().map(|_| Arc::new(Shard::default())).collect(),
+            usage,
+            log,
+            flags: Arc::clone(&flags),
+        });
+        let cores = cpus.len();
+        let started = Cores::start(Arc::clone(&shared), cpus, &config.server.listen)
+            .map_err(|e| format!("cannot listen on {:?}: {e}", config.server.listen))?;
+        let addrs = started.addrs().to_vec();
+        let (stopped_tx, stopped) = mpsc::channel();
+        let supervisor = std::thread::Builder::new().name("supervisor".to_owned());
+        let supervisor = supervisor.spawn(move || {
+            started.watch();
+            let _ = stopped_tx.send(());
+        });
+        let supervisor = supervisor.map_err(|e| format!("cannot start a thread: {e}"))?;
+        let (bound_tx, bound) = mpsc::channel();
+        let control = std::thread::Builder::new().name("control".to_owned());
+        let control = control.spawn(move || control_thread(&shared, &bound_tx));
+        let control = control.map_err(|e| format!("cannot start a thread: {e}"))?;
+        let admin = match config.server.admin {
+            None => None,
+            Some(addr) => match bound.recv() {
+                Ok(Ok(bound)) => Some(bound),
+                Ok(Err(e)) => return Err(format!("cannot listen on {addr} (admin): {e}")),
+                Err(_) => return Err("the control thread ended".to_owned()),
+            },
+        };
+        let (control, supervisor) = (Some(control), Some(supervisor));
+        let writer = Some(writer);
+        Ok(Gateway { addrs, admin, cores, driver, flags, stopped, control, supervisor, writer })
+    }
+
+    /// Begins a drain: not ready any more, then no new connections, open requests finish. A second
+    /// call ends them.
+    pub fn drain(&self) {
+        if self.flags.draining.swap(true, Relaxed) {
+            self.flags.stop_now.store(true, Relaxed);
+        }
+    }
+
+    /// Waits until every core has ended after a drain, at most `patience`. True: they have.
+    #[must_use]
+    pub fn wait(&self, patience: Duration) -> bool {
+        self.stopped.recv_timeout(patience) != Err(mpsc::RecvTimeoutError::Timeout)
+    }
+
+    /// Ends everything: waits for what is under way no longer than the grace time.
+    pub fn stop(mut self) {
+        self.flags.draining.store(true, Relaxed);
+        self.flags.listeners_closed.store(true, Relaxed);
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(supervisor) = self.supervisor.take() {
+            let _ = supervisor.join();
+        }
+        if let Some(control) = self.control.take() {
+            let _ = control.join();
+        }
+        // After the cores: their last records are in the ring.
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.stop(WRITER_PATIENCE);
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.flags.draining.store(true, Relaxed);
+        self.flags.stop_now.store(true, Relaxed);
+        self.end();
+    }
+}
+
+fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
+    let choice = match config.server.driver {
+        config::Driver::Auto => DriverChoice::Auto,
+        config::Driver::IoUring => DriverChoice::IoUring,
+        config::Driver::Epoll => DriverChoice::Epoll,
+    };
+    let (driver, fell_back) = choice.resolve().map_err(|e| e.to_string())?;
+    if let Some(why) = fell_back {
+        log.warn(&format!("running on epoll: {why}"));
+    }
+    Ok(driver)
+}
+
+fn cpus(config: &Config) -> Result<Vec<usize>, String> {
+    match &config.server.cores {
+        CoreList::Auto => affinity::allowed().map_err(|e| format!("cannot list the CPUs: {e}")),
+        CoreList::List(list) => Ok(list.clone()),
+    }
+}
+
+fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<SocketAddr>>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = bound.send(Err(error));
+            return;
+        }
+    };
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        let config = Arc::clone(&shared.published.load().config);
+        watch_fleet(shared, &config);
+        if let Some(addr) = config.server.admin {
+            let view = Arc::new(view(shared));
+            let (bound, failed) = (bound.clone(), bound.clone());
+            tokio::task::spawn_local(async move {
+                let tell = |addr| drop(bound.send(Ok(addr)));
+                if let Err(error) = admin::serve(addr, view, tell).await {
+                    let _ = failed.send(Err(error));
+                }
+            });
+        }
+        drain_when_asked(&shared.flags).await;
+    });
+}
+
+fn view(shared: &Arc<Shared>) -> View {
+    let published = Arc::clone(&shared.published);
+    let flags = Arc::clone(&shared.flags);
+    View {
+        shards: shared.shards.clone(),
+        fleet: Box::new(move || Arc::clone(&published.load().fleet)),
+        usage: shared.usage.clone(),
+        flags: Arc::clone(&shared.flags),
+        driver: shared.driver.name(),
+        drain: Box::new(move || flags.draining.store(true, Relaxed)),
+    }
+}
+
+/// One probing task a replica; each publishes the fleet anew when it has learned a name.
+fn watch_fleet(shared: &Arc<Shared>, config: &Arc<Config>) {
+    let fleet = Arc::clone(&shared.published.load().fleet);
+    for pool in &fleet.pools {
+        for replica in &pool.replicas {
+            let (pool, replica) = (Arc::clone(pool), Arc::clone(replica));
+            let (shared, config) = (Arc::clone(shared), Arc::clone(config));
+            tokio::task::spawn_local(probe::watch(pool, replica, move || {
+                let relearned = shared.published.load().fleet.relearned(&config);
+                let published = Published::new(Arc::clone(&config), Arc::new(relearned));
+                shared.published.publish(published);
+            }));
+        }
+    }
+}
+
+/// Waits for a drain to begin and takes it through its steps.
+async fn drain_when_asked(flags: &Flags) {
+    let look = Duration::from_millis(50);
+    while !flags.draining.load(Relaxed) {
+        tokio::time::sleep(look).await;
+    }
+    let mut left = NOTICE;
+    while !left.is_zero() && !flags.stop_now.load(Relaxed) && !flags.listeners_closed.load(Relaxed)
+    {
+        tokio::time::sleep(look).await;
+        left = left.saturating_sub(look);
+    }
+    flags.listeners_closed.store(true, Relaxed);
+    let mut left = GRACE;
+    while !left.is_zero() && !flags.stop_now.load(Relaxed) && !flags.cores_ended.load(Relaxed) {
+        tokio::time::sleep(look).await;
+        left = left.saturating_sub(look);
+    }
+    flags.stop_now.store(true, Relaxed);
+}

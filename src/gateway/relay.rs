@@ -1,0 +1,309 @@
+//! From an answering replica to the client: every event when it arrives, the received bytes as they
+//! are, back-pressure, and the end that tells the truth.
+//!
+//! While the client takes nothing, nothing is read from the replica. The client is watched in
+//! every wait; its going drops the exchange, which closes the replica's connection. After the
+//! first byte of the answer a failure becomes one error event without `[DONE]` and without the
+//! last chunk, so that no client takes the answer for complete.
+
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::rc::Rc;
+use std::task::Poll;
+
+use super::answer;
+use super::connection::{Client, Next, WRITE_STALL_MS};
+use super::core::Core;
+use super::frames::{End, Frames, Outgoing, Segment};
+use super::reply::{Failure, Head};
+use super::ticket::Ticket;
+use super::upstream::{self, Attempt, Begun, Exchange, Plan, fill_slices};
+use crate::replicas::Failure as ReplicaFailure;
+use crate::usage::Outcome;
+
+/// Slices of one send.
+const SLICES_MAX: usize = 16;
+/// Reads of one stream in one turn of the core.
+const READS_A_TURN: u32 = 8;
+/// The last chunk with its empty trailer section.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// Relays an answer to its end, from another replica again while no content has been passed on.
+///
+/// # Errors
+/// Before the first byte has reached the client, or when the client has gone.
+pub(super) async fn run(
+    core: &Rc<Core>,
+    client: &mut Client,
+    plan: &Plan<'_>,
+    (mut exchange, mut begun): (Exchange, Begun),
+    ticket: &mut Ticket<'_>,
+) -> Result<Next, Failure> {
+    loop {
+        let why = match begun {
+            Begun::Answer(answer) => {
+                return answer::send(core, client, plan, ticket, exchange, answer).await;
+            }
+            Begun::Stream(frames) => {
+                match stream(core, client, plan, exchange, frames, ticket).await? {
+                    Relayed::Done(next) => return Ok(next),
+                    Relayed::Again(why) => why,
+                }
+            }
+        };
+        (exchange, begun) = match upstream::open_again(core, client, plan, ticket, why).await {
+            Ok(begun) => begun,
+            Err(failure) => return fail_in_band(core, client, ticket, failure).await,
+        };
+    }
+}
+
+/// What became of a stream.
+enum Relayed {
+    /// It is over, whole or not; the books are closed.
+    Done(Next),
+    /// It failed when no content had been passed on.
+    Again(Attempt),
+}
+
+async fn stream(
+    core: &Rc<Core>,
+    client: &mut Client,
+    plan: &Plan<'_>,
+    mut exchange: Exchange,
+    mut frames: Box<Frames>,
+    ticket: &mut Ticket<'_>,
+) -> Result<Relayed, Failure> {
+    let mut head = Vec::new();
+    if !ticket.head_sent {
+        write_head(&mut head, plan, ticket);
+    }
+    let mut reads = 0;
+    loop {
+        let complete = frames.end == Some(End::Complete);
+        let last = complete && plan.outgoing == Outgoing::Chunked;
+        let tail = if last { LAST_CHUNK } else { b"" };
+        if !send(core, client, &head, &frames, &exchange, tail).await {
+            ticket.saw(&frames.seen);
+            return Err(Failure::ClientGone);
+        }
+        ticket.head_sent = true;
+        head.clear();
+        ticket.saw(&frames.seen);
+        if frames.seen.content_events > 0 && client.request_bytes > 0 {
+            client.forget_request(core);
+        }
+        let done = frames.sent();
+        exchange.inbox.consume(done);
+        if frames.end.is_some() {
+            return Ok(ended(core, client, plan, exchange, frames, ticket).await);
+        }
+        exchange.inbox.release(&core.buffers);
+        reads += 1;
+        if reads % READS_A_TURN == 0 {
+            exchange.stream.breathe();
+        }
+        if let Some(why) = next_event(core, client, plan, &mut exchange, &mut frames, ticket).await
+        {
+            return wait_failed(core, client, &exchange, why, ticket).await;
+        }
+        if let Some(why) = upstream::failed_before_content(&frames) {
+            upstream::note(core, &exchange.replica, &why);
+            return Ok(Relayed::Again(why));
+        }
+    }
+}
+
+/// Waits until there is something to send or the stream is over; `Some` when it cannot go on.
+async fn next_event(
+    core: &Core,
+    client: &mut Client,
+    plan: &Plan<'_>,
+    exchange: &mut Exchange,
+    frames: &mut Frames,
+    ticket: &Ticket<'_>,
+) -> Option<Attempt> {
+    let (limit_ms, name) = match frames.seen.content_events {
+        0 => (ticket.first_token_ms(plan.first_ms()), ticket.limit_name()),
+        _ => (plan.published.timeouts.next_token_ms, "timeouts.next_token_ms"),
+    };
+    client.deadline.set(limit_ms);
+    loop {
+        let side = (&mut exchange.stream, &mut exchange.inbox);
+        match upstream::more(core, client, side, name).await {
+            Ok(true) => frames.scan(exchange.inbox.filled()),
+            Ok(false) => frames.closed(),
+            Err(why) => return Some(why),
+        }
+        if !frames.segments.is_empty() || frames.end.is_some() {
+            return None;
+        }
+    }
+}
+
+/// A wait in mid-stream came to nothing.
+async fn wait_failed(
+    core: &Rc<Core>,
+    client: &mut Client,
+    exchange: &Exchange,
+    why: Attempt,
+    ticket: &mut Ticket<'_>,
+) -> Result<Relayed, Failure> {
+    let failure = match why {
+        Attempt::ClientGone => return Err(Failure::ClientGone),
+        Attempt::Late(limit) => {
+            // Silence after the first event is how a vLLM freezes when it is shut down.
+            exchange.replica.health.failed(ReplicaFailure::Broken, core.sweep.now_ms());
+            Failure::Upstream(format!("the replica went silent ({limit})"))
+        }
+        Attempt::Failed(_, reason) => Failure::Upstream(reason),
+    };
+    fail_in_band(core, client, ticket, failure).await.map(Relayed::Done)
+}
+
+/// After the head was sent: one error event, and an end that is visibly none.
+pub(super) async fn fail_in_band(
+    core: &Rc<Core>,
+    client: &mut Client,
+    ticket: &mut Ticket<'_>,
+    failure: Failure,
+) -> Result<Next, Failure> {
+    if matches!(failure, Failure::ClientGone) {
+        return Err(failure);
+    }
+    let event = failure.event();
+    let mut out = Vec::with_capacity(event.len() + 16);
+    if ticket.chunked() {
+        crate::http1::write::chunk_header(&mut out, event.len());
+        out.extend_from_slice(&event);
+        out.extend_from_slice(b"\r\n");
+    } else {
+        out.extend_from_slice(&event);
+    }
+    let outcome = match failure {
+        Failure::Deadline(_) => Outcome::Deadline,
+        _ if ticket.content_sent() => Outcome::Truncated,
+        _ => Outcome::UpstreamError,
+    };
+    ticket.ended(outcome);
+    match client.send(core, &out).await {
+        Ok(()) => Ok(Next::Close),
+        Err(_) => Ok(Next::Cut),
+    }
+}
+
+/// The stream is over and everything before its end was sent.
+async fn ended(
+    core: &Rc<Core>,
+    client: &mut Client,
+    plan: &Plan<'_>,
+    mut exchange: Exchange,
+    mut frames: Box<Frames>,
+    ticket: &mut Ticket<'_>,
+) -> Relayed {
+    match frames.end.take() {
+        Some(End::Complete) | None => {
+            frames.scan_tail(exchange.inbox.filled());
+            ticket.ended(Outcome::Ok);
+            give_back(core, exchange, *frames);
+            let keep = plan.outgoing == Outgoing::Chunked && plan.client_keeps;
+            Relayed::Done(if keep { Next::KeepAlive } else { Next::Close })
+        }
+        // The engine's own error event was passed on as it came; what follows it (`[DONE]` and a
+        // clean end) would make the answer look complete.
+        Some(End::EngineError { .. }) => {
+            ticket.ended(Outcome::UpstreamError);
+            Relayed::Done(Next::Close)
+        }
+        Some(end) => {
+            let reason = match end {
+                End::Truncated(reason) => reason,
+                _ => "the engine was shut down under the request",
+            };
+            exchange.replica.health.failed(ReplicaFailure::Broken, core.sweep.now_ms());
+            exchange.stream.shut();
+            let failure = Failure::Upstream(reason.to_owned());
+            let next = fail_in_band(core, client, ticket, failure).await;
+            Relayed::Done(next.unwrap_or(Next::Cut))
+        }
+    }
+}
+
+/// Keeps the replica's connection when it can be used again.
+fn give_back(core: &Core, exchange: Exchange, frames: Frames) {
+    let Exchange { stream, mut inbox, replica, head, .. } = exchange;
+    let tail = match frames.framing_ended() {
+        true => None,
+        false => match frames.into_tail() {
+            Some(tracker) => Some(tracker),
+            None => return,
+        },
+    };
+    inbox.truncate(0);
+    inbox.release(&core.buffers);
+    if head.keep_alive {
+        core.idle.give(replica.key, stream, tail, core.sweep.now_ms());
+    }
+}
+
+fn write_head(out: &mut Vec<u8>, plan: &Plan<'_>, ticket: &Ticket<'_>) {
+    out.reserve(512);
+    let mut head = Head::new(out, 200, ticket);
+    head.field("content-type", b"text/event-stream; charset=utf-8");
+    head.field("cache-control", b"no-cache");
+    head.field("x-accel-buffering", b"no");
+    ticket.write_routing(&mut head);
+    match plan.outgoing {
+        Outgoing::Chunked => head.end_chunked(ticket.closes()),
+        Outgoing::Plain => head.end(true),
+    }
+}
+
+/// Sends head, segments and tail, as much at once as the socket takes. False: the client has gone
+/// or reads nothing any more.
+async fn send(
+    core: &Core,
+    client: &mut Client,
+    head: &[u8],
+    frames: &Frames,
+    exchange: &Exchange,
+    tail: &[u8],
+) -> bool {
+    let received = exchange.inbox.filled();
+    let segment = |segment: &Segment| match segment {
+        Segment::Raw(range) => received.get(range.clone()).unwrap_or_default(),
+        Segment::Own(range) => frames.own.get(range.clone()).unwrap_or_default(),
+    };
+    let pieces = || {
+        let segments = frames.segments.iter().map(segment);
+        std::iter::once(head).chain(segments).chain(std::iter::once(tail))
+    };
+    let total: usize = pieces().map(<[u8]>::len).sum();
+    let mut sent = 0;
+    let mut blocked = false;
+    poll_fn(|cx| {
+        while sent < total {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let n = fill_slices(&mut slices, pieces(), sent);
+            let slices = slices.get(..n).unwrap_or_default();
+            match client.stream.poll_send_vectored(cx, slices) {
+                Poll::Ready(Ok(n)) => {
+                    sent = sent.saturating_add(n);
+                    blocked = false;
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(false),
+                Poll::Pending => {
+                    if !blocked {
+                        blocked = true;
+                        client.deadline.set(WRITE_STALL_MS);
+                    }
+                    let over = client.poll_gone(cx, core).is_ready()
+                        || client.deadline.poll(cx).is_ready();
+                    return if over { Poll::Ready(false) } else { Poll::Pending };
+                }
+            }
+        }
+        Poll::Ready(true)
+    })
+    .await
+}

@@ -1,0 +1,281 @@
+//! Every answer of our own: the one place where a failure becomes a status, an OpenAI error body
+//! and a `retry-after`.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use super::ticket::Ticket;
+use crate::http1::{HeadError, Method, write};
+use crate::openai::BodyError;
+use crate::openai::error::{self as body, ApiError};
+use crate::usage::Outcome;
+
+/// Why a request is not served, decided where it arises.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The head is not acceptable HTTP/1.1.
+    Head(HeadError),
+    /// The head did not arrive in time.
+    HeadIncomplete,
+    /// The body's framing is broken; its reason.
+    BodyFraming(&'static str),
+    /// The body is longer than the limit in bytes.
+    BodyTooLarge(usize),
+    /// The body did not arrive in time, or the client ended it early.
+    BodyIncomplete,
+    /// The body has a content coding; we read it, so it must be plain.
+    ContentCoding,
+    NotFound,
+    /// The path exists for these methods.
+    MethodNotAllowed(&'static str),
+    InvalidApiKey,
+    /// The body is not a call of the API.
+    Body(BodyError),
+    /// A named model is not served, or not to this tenant.
+    ModelNotFound(String),
+    /// No model was named and there is more than one.
+    ModelMissing,
+    NoHealthyReplica,
+    /// Replicas failed before the first content event and no attempt is left.
+    Upstream(String),
+    /// The limit of this name passed before the first content event.
+    Deadline(&'static str),
+    UsageUnavailable,
+    /// The client has gone: nothing is sent.
+    ClientGone,
+}
+
+/// A failure in the words of the API.
+struct Said<'f> {
+    status: u16,
+    code: &'static str,
+    param: Option<&'static str>,
+    message: Cow<'f, str>,
+}
+
+impl Said<'_> {
+    fn error(&self) -> ApiError<'_> {
+        let Said { status, code, param, message } = self;
+        ApiError { status: *status, code, param: *param, message: message.as_bytes() }
+    }
+}
+
+fn said<'f>(status: u16, code: &'static str, message: impl Into<Cow<'f, str>>) -> Said<'f> {
+    Said { status, code, param: None, message: message.into() }
+}
+
+impl Failure {
+    fn said(&self) -> Said<'_> {
+        match self {
+            Failure::Head(HeadError::HeadTooLarge) => {
+                said(431, "headers_too_large", HeadError::HeadTooLarge.reason())
+            }
+            Failure::Head(error) => said(head_status(*error), "bad_request", error.reason()),
+            Failure::HeadIncomplete => said(408, "bad_request", "The request did not arrive."),
+            Failure::BodyFraming(reason) => said(400, "bad_request", *reason),
+            Failure::BodyTooLarge(max) => {
+                let message = format!("The request body is larger than {max} bytes.");
+                said(413, "request_too_large", message)
+            }
+            Failure::BodyIncomplete => said(408, "bad_request", "The body did not arrive."),
+            Failure::ContentCoding => {
+                said(415, "bad_request", "A request body must not be compressed.")
+            }
+            Failure::NotFound => said(404, "not_found", "Unknown path."),
+            Failure::MethodNotAllowed(allow) => {
+                let message = format!("This path is served for {allow} only.");
+                said(405, "method_not_allowed", message)
+            }
+            Failure::InvalidApiKey => {
+                let message = "Incorrect API key provided: send `Authorization: Bearer KEY`.";
+                said(401, "invalid_api_key", message)
+            }
+            Failure::Body(error) => {
+                let said = said(400, error.code.as_str(), error.message.as_str());
+                Said { param: error.param, ..said }
+            }
+            Failure::ModelNotFound(model) => {
+                let message =
+                    format!("The model `{model}` does not exist or you do not have access to it.");
+                Said { param: Some("model"), ..said(404, "model_not_found", message) }
+            }
+            Failure::ModelMissing => {
+                let said = said(400, "invalid_value", "You must provide a model.");
+                Said { param: Some("model"), ..said }
+            }
+            Failure::NoHealthyReplica => {
+                said(503, "no_healthy_replica", "No replica of this model is available now.")
+            }
+            Failure::Upstream(message) => said(502, "upstream_error", message.as_str()),
+            Failure::Deadline(limit) => {
+                let message = format!("No answer began within the time limit ({limit}).");
+                said(504, "deadline_exceeded", message)
+            }
+            Failure::UsageUnavailable => {
+                let message = "The usage log cannot be written; no request is served meanwhile.";
+                said(503, "usage_unavailable", message)
+            }
+            // Sent to nobody; the status is what access logs call this (nginx).
+            Failure::ClientGone => said(499, "client_gone", ""),
+        }
+    }
+
+    /// The failure as a stream's last event.
+    pub(super) fn event(&self) -> Vec<u8> {
+        let said = self.said();
+        let mut out = Vec::with_capacity(256);
+        body::write_event(&mut out, &said.error());
+        out
+    }
+
+    /// Seconds after which another try makes sense.
+    fn retry_after_s(&self) -> Option<u32> {
+        match self {
+            Failure::NoHealthyReplica | Failure::UsageUnavailable => Some(1),
+            _ => None,
+        }
+    }
+
+    /// Is the connection spent: framing in doubt, or a body that nobody will read?
+    fn closes(&self) -> bool {
+        match self {
+            // What could not be read may have a body that cannot be found.
+            Failure::Head(_)
+            | Failure::HeadIncomplete
+            | Failure::BodyFraming(_)
+            | Failure::BodyTooLarge(_)
+            | Failure::BodyIncomplete
+            | Failure::ClientGone => true,
+            _ => false,
+        }
+    }
+
+    /// The status that goes into the usage record.
+    pub(super) fn status(&self) -> u16 {
+        self.said().status
+    }
+
+    /// The outcome that goes into the usage record.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self {
+            Failure::NoHealthyReplica => Outcome::NoReplica,
+            Failure::Upstream(_) => Outcome::UpstreamError,
+            Failure::Deadline(_) => Outcome::Deadline,
+            Failure::ClientGone => Outcome::ClientCancelled,
+            Failure::UsageUnavailable => Outcome::RejectedOverload,
+            _ => Outcome::RejectedInvalid,
+        }
+    }
+
+    /// Writes the whole answer.
+    pub(super) fn write(&self, ticket: &Ticket<'_>, close: bool, out: &mut Vec<u8>) {
+        let said = self.said();
+        let mut json = Vec::with_capacity(256);
+        body::write_body(&mut json, &said.error());
+        let mut head = Head::new(out, said.status, ticket);
+        head.field("content-type", b"application/json");
+        if let Failure::MethodNotAllowed(allow) = self {
+            head.field("allow", allow.as_bytes());
+        }
+        if let Failure::InvalidApiKey = self {
+            head.field("www-authenticate", b"Bearer");
+        }
+        if let Some(seconds) = self.retry_after_s() {
+            head.number("retry-after", seconds.into());
+        }
+        head.end_with_length(json.len() as u64, close || self.closes());
+        if ticket.head.method != Method::Head {
+            out.extend_from_slice(&json);
+        }
+    }
+
+    /// Must the connection be closed after the answer?
+    pub(super) fn must_close(&self) -> bool {
+        self.closes()
+    }
+}
+
+fn head_status(error: HeadError) -> u16 {
+    match error {
+        HeadError::BadRequest(_) => 400,
+        HeadError::TargetTooLong => 414,
+        HeadError::ExpectationFailed => 417,
+        HeadError::Misdirected => 421,
+        HeadError::HeadTooLarge => 431,
+        HeadError::MethodUnknown | HeadError::CodingUnsupported => 501,
+        HeadError::VersionUnsupported => 505,
+    }
+}
+
+/// A response head being written.
+pub(super) struct Head<'o> {
+    out: &'o mut Vec<u8>,
+}
+
+impl<'o> Head<'o> {
+    /// Begins a head with the fields that every answer has.
+    pub(super) fn new(out: &'o mut Vec<u8>, status: u16, ticket: &Ticket<'_>) -> Head<'o> {
+        write::status_line(out, status);
+        out.extend_from_slice(ticket.core.date.borrow().as_bytes());
+        let mut head = Head { out };
+        if !ticket.request_id().is_empty() {
+            head.field("x-request-id", ticket.request_id());
+        }
+        head
+    }
+
+    pub(super) fn field(&mut self, name: &str, value: &[u8]) {
+        // A value that would break the head (an odd byte of the engine's) is left out.
+        let _ = write::field(self.out, name, value);
+    }
+
+    pub(super) fn number(&mut self, name: &str, value: u64) {
+        self.field(name, itoa::Buffer::new().format(value).as_bytes());
+    }
+
+    /// Ends a head whose body has a known length in bytes.
+    pub(super) fn end_with_length(mut self, bytes: u64, close: bool) {
+        self.number("content-length", bytes);
+        self.end(close);
+    }
+
+    /// Ends a head whose body is chunked.
+    pub(super) fn end_chunked(mut self, close: bool) {
+        self.field("transfer-encoding", b"chunked");
+        self.end(close);
+    }
+
+    /// Ends a head; without a framing field the body ends with the connection.
+    pub(super) fn end(mut self, close: bool) {
+        if close {
+            self.field("connection", b"close");
+        }
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The `date` line (RFC 9110, 6.6.1) for `unix_s`, with its CRLF.
+pub(super) fn write_date(line: &mut String, unix_s: u64) {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let days = unix_s / 86_400;
+    let (h, m, s) = (unix_s / 3600 % 24, unix_s / 60 % 60, unix_s % 60);
+    let (year, month, day) = crate::runtime::clock::civil(days);
+    let name = DAYS.get((days % 7) as usize).copied().unwrap_or("Thu");
+    let month = MONTHS.get((month as usize).wrapping_sub(1)).copied().unwrap_or("Jan");
+    line.clear();
+    let _ = write!(line, "date: {name}, {day:02} {month} {year} {h:02}:{m:02}:{s:02} GMT\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_date_is_an_imf_fixdate() {
+        let mut line = String::new();
+        write_date(&mut line, 784_111_777);
+        assert_eq!(line, "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n");
+    }
+}

@@ -1,0 +1,219 @@
+//! THE PATH of a request, stage by stage. Each stage hands a value to the next, so that one cannot
+//! be skipped: head -> endpoint -> tenant -> body -> call -> served name -> record slot -> exchange
+//! -> outcome -> usage record.
+
+use std::rc::Rc;
+
+use super::body::{self, Body};
+use super::connection::{Client, Next};
+use super::core::Core;
+use super::local;
+use super::relay;
+use super::reply::Failure;
+use super::shared::Published;
+use super::ticket::Ticket;
+use super::upstream::{self, Plan};
+use crate::admin::Stage;
+use crate::http1::{BodyLength, Method, RequestHead, Span, Version};
+use crate::openai::{self, Call, Edits, Endpoint, RouteError, multipart, read_call};
+use crate::replicas::{Served, Unresolved};
+use crate::tenants::{KeyId, TenantRef};
+
+/// Serves one request whose head is at the start of the client's inbox.
+pub(super) async fn serve_request(
+    core: &Rc<Core>,
+    client: &mut Client,
+    head: &RequestHead,
+) -> Next {
+    let published = core.published();
+    let mut ticket = Ticket::open(core, client.inbox.filled(), head);
+    let next = match stages(core, client, head, &published, &mut ticket).await {
+        Ok(next) => next,
+        Err(failure) => fail(core, client, &mut ticket, failure).await,
+    };
+    client.forget_request(core);
+    match next {
+        Next::KeepAlive if ticket.closes() => Next::Close,
+        next => next,
+    }
+}
+
+async fn stages(
+    core: &Rc<Core>,
+    client: &mut Client,
+    head: &RequestHead,
+    published: &Published,
+    ticket: &mut Ticket<'_>,
+) -> Result<Next, Failure> {
+    let endpoint = route(client, head)?;
+    let tenant = authenticate(client, head, endpoint, published)?;
+    let path = head.target.of(client.inbox.filled());
+    if let Some(answer) = local::answer(endpoint, path, published, tenant) {
+        return local::send(core, client, head, &answer?, ticket).await;
+    }
+    ticket.caller(endpoint, tenant.key_id, published.tenant(tenant));
+    plain_body(client, head)?;
+    let body = body::read(core, client, head, published.body_bytes_max).await?;
+    let (call, edits, served) = understand(client, head, endpoint, &body, published, tenant)?;
+    let plan = Plan::new(client, head, (endpoint, &call), edits, body, served, published)?;
+    ticket.called(&call, plan.body.bytes(client), &plan.served, &plan.pool);
+    ticket.reserve()?;
+    ticket.stage_ended(Stage::Auth);
+    let exchange = upstream::open(core, client, &plan, ticket).await?;
+    relay::run(core, client, &plan, exchange, ticket).await
+}
+
+fn plain_body(client: &Client, head: &RequestHead) -> Result<(), Failure> {
+    let coding = head.content_encoding.map(|span| span.of(client.inbox.filled()));
+    match coding {
+        Some(coding) if !coding.eq_ignore_ascii_case(b"identity") => Err(Failure::ContentCoding),
+        _ => Ok(()),
+    }
+}
+
+fn route(client: &Client, head: &RequestHead) -> Result<Endpoint, Failure> {
+    let method = match head.method {
+        Method::Get => openai::Method::Get,
+        Method::Head => openai::Method::Head,
+        Method::Post => openai::Method::Post,
+        // A tunnel or an echo is refused whatever the target says.
+        Method::Connect | Method::Trace => return Err(Failure::MethodNotAllowed("GET, POST")),
+        _ => openai::Method::Other,
+    };
+    let path = head.target.of(client.inbox.filled());
+    if path == b"*" {
+        return Err(Failure::MethodNotAllowed("GET, POST"));
+    }
+    openai::route(method, path).map_err(|error| match error {
+        RouteError::NotFound => Failure::NotFound,
+        RouteError::MethodNotAllowed(allow) => Failure::MethodNotAllowed(allow),
+    })
+}
+
+fn authenticate(
+    client: &Client,
+    head: &RequestHead,
+    endpoint: Endpoint,
+    published: &Published,
+) -> Result<TenantRef, Failure> {
+    if endpoint == Endpoint::Health {
+        return Ok(TenantRef { index: usize::MAX, key_id: KeyId::OPEN });
+    }
+    let bytes = client.inbox.filled();
+    let field = |span: Option<Span>| span.map(|s| s.of(bytes));
+    published
+        .keys
+        .authenticate(field(head.authorization), field(head.api_key))
+        .map_err(|_| Failure::InvalidApiKey)
+}
+
+/// Reads the body: what is asked for, who serves it, and what must be changed in it.
+fn understand(
+    client: &Client,
+    head: &RequestHead,
+    endpoint: Endpoint,
+    body: &Body,
+    published: &Published,
+    tenant: TenantRef,
+) -> Result<(Call, Edits, Served), Failure> {
+    let bytes = body.bytes(client);
+    let call = if endpoint.multipart() {
+        let kind = head.content_type.map(|s| s.of(client.inbox.filled())).unwrap_or_default();
+        multipart::read_call(kind, bytes).map_err(Failure::Body)?
+    } else {
+        let call = read_call(endpoint, bytes).map_err(Failure::Body)?;
+        call.refuse_chat_template().map_err(Failure::Body)?;
+        call
+    };
+    let name = call.model_name(bytes);
+    let served = published.fleet.resolve(name).map_err(|why| match why {
+        Unresolved::Unknown => Failure::ModelNotFound(shown(name)),
+        Unresolved::NotLearned => Failure::NoHealthyReplica,
+        Unresolved::NoName => Failure::ModelMissing,
+    })?;
+    let pool = published.fleet.pools.get(served.pool);
+    if !pool.is_some_and(|pool| published.may_use(tenant, &pool.name)) {
+        return Err(Failure::ModelNotFound(shown(name)));
+    }
+    let mut edits = Edits::new(&call);
+    if name.is_some_and(|name| name != &*served.upstream) {
+        edits.set_model(&call, &served.upstream);
+    }
+    let asks = matches!(endpoint, Endpoint::ChatCompletions | Endpoint::Completions);
+    if asks && call.stream && !call.client_asked_for_usage() {
+        edits.ask_for_usage(&call);
+    }
+    // Fields by which a caller could steer the engine past us; the salt only separates.
+    edits.remove(&call, bytes, |field| field.name != "cache_salt");
+    Ok((call, edits, served.clone()))
+}
+
+/// A model's name as a message shows it: short.
+fn shown(name: Option<&str>) -> String {
+    name.unwrap_or_default().chars().take(128).collect()
+}
+
+/// Answers a failure and closes the books on the request.
+async fn fail(
+    core: &Rc<Core>,
+    client: &mut Client,
+    ticket: &mut Ticket<'_>,
+    failure: Failure,
+) -> Next {
+    ticket.failed(&failure);
+    if matches!(failure, Failure::ClientGone) {
+        return Next::Cut;
+    }
+    // A body that was not read cannot be told from the next request: read past it, or close.
+    let read = client.request_bytes > ticket.head.head_bytes as usize;
+    // After a CONNECT whatever follows is meant for a tunnel; a client that waits for
+    // `100 Continue` may send its body or not.
+    let spent = failure.must_close()
+        || ticket.head.method == Method::Connect
+        || (ticket.head.expect_continue && !read);
+    let clear = !spent && (read || body::skip(core, client, ticket.head).await);
+    let close = !clear || ticket.closes();
+    let mut out = Vec::with_capacity(512);
+    failure.write(ticket, close, &mut out);
+    match client.send(core, &out).await {
+        Err(_) => Next::Cut,
+        Ok(()) if close => Next::Close,
+        Ok(()) => Next::KeepAlive,
+    }
+}
+
+/// Stands for a head that could not be read.
+fn unread_head() -> RequestHead {
+    RequestHead {
+        method: Method::Get,
+        target: Span::default(),
+        query: Span::default(),
+        version: Version::Http11,
+        host: Span::default(),
+        body: BodyLength::None,
+        keep_alive: false,
+        expect_continue: false,
+        authorization: None,
+        api_key: None,
+        content_type: None,
+        content_encoding: None,
+        request_id: None,
+        traceparent: None,
+        tracestate: None,
+        deadline_ms: None,
+        head_bytes: 0,
+    }
+}
+
+/// Answers what is no request at all; the connection is spent.
+pub(super) async fn refuse(core: &Rc<Core>, client: &mut Client, failure: Failure) -> Next {
+    let head = unread_head();
+    let ticket = Ticket::open(core, &[], &head);
+    let mut out = Vec::with_capacity(512);
+    failure.write(&ticket, true, &mut out);
+    core.metrics.refused_heads.inc();
+    match client.send(core, &out).await {
+        Ok(()) => Next::Close,
+        Err(_) => Next::Cut,
+    }
+}

@@ -1,0 +1,53 @@
+//! The retry budget of a core: retries stay a share of its requests, so that a failing fleet is
+//! not buried under its own repetitions.
+
+use std::cell::Cell;
+
+/// Retries that may come at once after a quiet time: those of a replica that dies with its
+/// streams.
+const RESERVE: f64 = 100.0;
+
+/// A bucket that each request fills by `budget_ratio` and each retry empties by one.
+pub(super) struct RetryBudget {
+    left: Cell<f64>,
+}
+
+impl Default for RetryBudget {
+    fn default() -> RetryBudget {
+        RetryBudget { left: Cell::new(RESERVE) }
+    }
+}
+
+impl RetryBudget {
+    /// A request starts.
+    pub(super) fn earn(&self, ratio: f64) {
+        self.left.set((self.left.get() + ratio).min(RESERVE));
+    }
+
+    /// A retry wants to start: may it?
+    pub(super) fn spend(&self) -> bool {
+        let left = self.left.get();
+        if left < 1.0 {
+            return false;
+        }
+        self.left.set(left - 1.0);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_are_a_share_of_requests() {
+        let budget = RetryBudget::default();
+        let mut retries = 0;
+        while budget.spend() {
+            retries += 1;
+        }
+        assert_eq!(retries, 100);
+        (0..25).for_each(|_| budget.earn(0.1));
+        assert!(budget.spend() && budget.spend() && !budget.spend());
+    }
+}

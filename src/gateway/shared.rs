@@ -1,0 +1,91 @@
+//! What all cores and the control thread share: published snapshots, flags, metric shards, the
+//! way to the usage writer. Nothing here is locked on the path of a request.
+
+use std::sync::Arc;
+
+use crate::admin::{Flags, Shard};
+use crate::config::{Config, HalfClose, Retry, Timeouts};
+use crate::net::Driver;
+use crate::replicas::Fleet;
+use crate::routing::Policy;
+use crate::runtime::log::Log;
+use crate::runtime::snapshot::Snapshot;
+use crate::tenants::{KeyTable, OPEN_TENANT, TenantRef};
+use crate::usage::UsageSink;
+
+/// Configuration and fleet, published as one so that a request sees both of one moment.
+pub(super) struct Published {
+    /// Pools, replicas, names.
+    pub fleet: Arc<Fleet>,
+    /// Who may call.
+    pub keys: KeyTable,
+    /// Names of the tenants, by index; "open" when there are none.
+    tenants: Vec<Arc<str>>,
+    /// Time limits.
+    pub timeouts: Timeouts,
+    /// Retry limits.
+    pub retry: Retry,
+    /// How a pool chooses.
+    pub policy: Policy,
+    /// Largest request body in bytes.
+    pub body_bytes_max: usize,
+    /// A client that has ended its direction may still read.
+    pub half_close_allowed: bool,
+    /// The checked configuration itself.
+    pub config: Arc<Config>,
+}
+
+impl Published {
+    /// From a configuration and the fleet built from it.
+    #[must_use]
+    pub(super) fn new(config: Arc<Config>, fleet: Arc<Fleet>) -> Published {
+        use crate::config::Policy as Asked;
+        Published {
+            fleet,
+            keys: KeyTable::new(&config.tenants),
+            tenants: match config.tenants.as_slice() {
+                [] => vec![OPEN_TENANT.into()],
+                tenants => tenants.iter().map(|t| t.id.as_str().into()).collect(),
+            },
+            timeouts: config.timeouts,
+            retry: config.retry,
+            policy: match config.routing.policy.runs_as() {
+                Asked::RoundRobin => Policy::RoundRobin,
+                Asked::LeastRequests => Policy::LeastRequests,
+                _ => Policy::P2c,
+            },
+            body_bytes_max: config.server.body_bytes_max,
+            half_close_allowed: config.server.half_close == HalfClose::Allow,
+            config,
+        }
+    }
+}
+
+impl Published {
+    /// The caller's name.
+    pub(super) fn tenant(&self, caller: TenantRef) -> Arc<str> {
+        self.tenants.get(caller.index).map_or_else(|| OPEN_TENANT.into(), Arc::clone)
+    }
+
+    /// May the caller use the pool of that name?
+    pub(super) fn may_use(&self, caller: TenantRef, pool: &str) -> bool {
+        let open = self.config.tenants.is_empty();
+        open || self.config.tenants.get(caller.index).is_some_and(|t| t.may_use(pool))
+    }
+}
+
+/// The shared state of one gateway process.
+pub(super) struct Shared {
+    /// Configuration and fleet.
+    pub published: Arc<Snapshot<Published>>,
+    /// The driver that the cores run on.
+    pub driver: Driver,
+    /// One metric shard a core.
+    pub shards: Vec<Arc<Shard>>,
+    /// Where usage records go.
+    pub usage: UsageSink,
+    /// Where log lines go.
+    pub log: Log,
+    /// Drain and stop.
+    pub flags: Arc<Flags>,
+}

@@ -1,0 +1,125 @@
+//! Starts the cores, pins them, and starts one again that has died.
+//!
+//! A panic under a connection's fence costs that connection. One outside it (our own accept loop,
+//! the runtime) ends the core's thread; the others go on, and a new one takes its place within a
+//! second, on listeners of its own.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::core;
+use super::shared::Shared;
+use crate::net::bind_reuseport;
+use crate::runtime::affinity;
+
+/// Between two looks at the cores.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The running cores.
+pub(super) struct Cores {
+    shared: Arc<Shared>,
+    cpus: Vec<usize>,
+    addrs: Vec<SocketAddr>,
+    threads: Vec<Option<JoinHandle<std::io::Result<()>>>>,
+}
+
+impl Cores {
+    /// Binds `addrs` once for each of `cpus` and starts a pinned thread on each.
+    ///
+    /// # Errors
+    /// An address cannot be bound, or a thread not started.
+    pub(super) fn start(
+        shared: Arc<Shared>,
+        cpus: Vec<usize>,
+        addrs: &[SocketAddr],
+    ) -> std::io::Result<Cores> {
+        let mut addrs = addrs.to_vec();
+        let first: Vec<_> = addrs.iter().map(|a| bind_reuseport(*a)).collect::<Result<_, _>>()?;
+        // Port 0 is chosen once; the other cores bind the same.
+        for (addr, socket) in addrs.iter_mut().zip(&first) {
+            *addr = socket.local_addr()?;
+        }
+        let mut cores = Cores { shared, cpus, addrs, threads: Vec::new() };
+        let mut first = Some(first);
+        for index in 0..cores.cpus.len() {
+            let listeners = match first.take() {
+                Some(listeners) => listeners,
+                None => cores.bind()?,
+            };
+            let thread = cores.spawn(index, listeners)?;
+            cores.threads.push(Some(thread));
+        }
+        Ok(cores)
+    }
+
+    /// The bound addresses.
+    #[must_use]
+    pub(super) fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    fn bind(&self) -> std::io::Result<Vec<TcpListener>> {
+        self.addrs.iter().map(|a| bind_reuseport(*a)).collect()
+    }
+
+    fn spawn(
+        &self,
+        index: usize,
+        listeners: Vec<TcpListener>,
+    ) -> std::io::Result<JoinHandle<std::io::Result<()>>> {
+        let shared = Arc::clone(&self.shared);
+        let cpu = self.cpus.get(index).copied();
+        std::thread::Builder::new().name(format!("core-{index}")).spawn(move || {
+            if let Some(cpu) = cpu
+                && let Err(error) = affinity::pin(cpu)
+            {
+                shared.log.warn(&format!("core {index} is not pinned to CPU {cpu}: {error}"));
+            }
+            core::run(index, shared, listeners)
+        })
+    }
+
+    /// Watches the cores until all have ended after a drain.
+    pub(super) fn watch(mut self) {
+        while self.threads.iter().any(Option::is_some) {
+            std::thread::sleep(LOOK_EVERY);
+            for index in 0..self.threads.len() {
+                self.look(index);
+            }
+        }
+        self.shared.flags.cores_ended.store(true, Relaxed);
+    }
+
+    fn look(&mut self, index: usize) {
+        let Some(place) = self.threads.get_mut(index) else { return };
+        if !place.as_ref().is_some_and(JoinHandle::is_finished) {
+            return;
+        }
+        let ended = place.take().map(JoinHandle::join);
+        let log = &self.shared.log;
+        match ended {
+            Some(Ok(Ok(()))) => return,
+            Some(Ok(Err(error))) => log.error(&format!("core {index} ended: {error}")),
+            _ => {
+                self.shared.flags.panics.fetch_add(1, Relaxed);
+                log.error(&format!("core {index} panicked"));
+            }
+        }
+        if self.shared.flags.draining.load(Relaxed) {
+            return;
+        }
+        let again = self.bind().and_then(|listeners| self.spawn(index, listeners));
+        match again {
+            Ok(thread) => {
+                self.shared.log.warn(&format!("core {index} was started again"));
+                if let Some(place) = self.threads.get_mut(index) {
+                    *place = Some(thread);
+                }
+            }
+            Err(error) => self.shared.log.error(&format!("core {index} stays down: {error}")),
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! The books of one request: its id, its times, what it used; closed into exactly one usage record.
+//!
+//! A ticket that is dropped open (its connection's task panicked) writes its record too.
+
+use std::sync::Arc;
+
+use super::core::Core;
+use super::frames::Seen;
+use super::reply::{Failure, Head};
+use crate::admin::Stage;
+use crate::http1::{RequestHead, ResponseHead, Version, write};
+use crate::openai::{Call, Endpoint, Usage};
+use crate::replicas::{Pool, Replica, Served};
+use crate::runtime::clock;
+use crate::tenants::KeyId;
+use crate::usage::{Outcome, Slot, SmallId, TokensSource, UsageRecord};
+
+/// Longest id of a caller's that is kept.
+const REQUEST_ID_BYTES_MAX: usize = 64;
+/// Bytes of text that make about one token, until prompts are tokenized.
+const BYTES_A_TOKEN: u64 = 4;
+/// Output tokens that a request without a limit is expected to make, for the balance.
+const OUTPUT_TOKENS_DEFAULT: u64 = 300;
+/// Callers ask for far more than they get; more than this says nothing of the work.
+const OUTPUT_TOKENS_BALANCED_MAX: u64 = 1_000;
+
+/// See the module.
+pub(super) struct Ticket<'t> {
+    pub core: &'t Core,
+    pub head: &'t RequestHead,
+    pub attempts: u32,
+    /// Replicas tried, by index in the pool.
+    pub tried: Vec<usize>,
+    pub tokens_estimated: u64,
+    /// A byte of the answer was sent: what fails now fails in band.
+    pub head_sent: bool,
+    id: SmallId,
+    trace: Trace,
+    deadline_ms: Option<u64>,
+    started_ns: u64,
+    stage_at_ns: u64,
+    /// When the last attempt's replica was written to.
+    sent_ns: Option<u64>,
+    first_content_ns: Option<u64>,
+    last_content_ns: u64,
+    seen: Seen,
+    usage: Option<Usage>,
+    call: Option<Called>,
+    caller: Option<(Endpoint, KeyId, Arc<str>)>,
+    slot: Option<Slot>,
+    replica: Option<Arc<Replica>>,
+    answer_type: Vec<u8>,
+    retry_after: Option<Vec<u8>>,
+    status: u16,
+}
+
+/// The W3C trace context of the caller, passed on as it came.
+struct Trace {
+    parent: Option<Vec<u8>>,
+    state: Option<Vec<u8>>,
+}
+
+/// What was asked for.
+struct Called {
+    model: Option<Arc<str>>,
+    pool: Arc<Pool>,
+    adapter: Option<Arc<str>>,
+    stream: bool,
+    input_estimated: u64,
+}
+
+impl<'t> Ticket<'t> {
+    /// Opens the books for a request whose head is `head`, its bytes at the start of `bytes`.
+    pub(super) fn open(core: &'t Core, bytes: &[u8], head: &'t RequestHead) -> Ticket<'t> {
+        let now = clock::now_ns();
+        let asked = head.request_id.map(|s| s.of(bytes)).filter(|id| is_valid_id(id));
+        let asked = asked.and_then(|id| SmallId::new(std::str::from_utf8(id).ok()?));
+        let owned = |span: Option<crate::http1::Span>| span.map(|s| s.of(bytes).to_vec());
+        let deadline = head.deadline_ms.and_then(|s| std::str::from_utf8(s.of(bytes)).ok());
+        core.metrics.in_flight.add(1);
+        Ticket {
+            core,
+            head,
+            attempts: 0,
+            tried: Vec::new(),
+            tokens_estimated: 0,
+            head_sent: false,
+            id: asked.unwrap_or_else(|| new_id(core)),
+            trace: Trace { parent: owned(head.traceparent), state: owned(head.tracestate) },
+            deadline_ms: deadline.and_then(|text| text.parse().ok()).filter(|&ms| ms > 0),
+            started_ns: now,
+            stage_at_ns: now,
+            sent_ns: None,
+            first_content_ns: None,
+            last_content_ns: now,
+            seen: Seen::default(),
+            usage: None,
+            call: None,
+            caller: None,
+            slot: None,
+            replica: None,
+            answer_type: Vec::new(),
+            retry_after: None,
+            status: 0,
+        }
+    }
+
+    /// The id under which the request is known everywhere.
+    pub(super) fn request_id(&self) -> &[u8] {
+        self.id.as_str().as_bytes()
+    }
+
+    /// The stage that was under way has ended.
+    pub(super) fn stage_ended(&mut self, stage: Stage) {
+        let now = clock::now_ns();
+        let spent = now.saturating_sub(std::mem::replace(&mut self.stage_at_ns, now));
+        self.core.metrics.stage(stage).observe_ns(spent);
+    }
+
+    /// Endpoint and caller are known: from here on there is a record.
+    pub(super) fn caller(&mut self, endpoint: Endpoint, key_id: KeyId, tenant: Arc<str>) {
+        self.caller = Some((endpoint, key_id, tenant));
+    }
+
+    /// Takes the record's place in the usage log's ring.
+    pub(super) fn reserve(&mut self) -> Result<(), Failure> {
+        let slot = self.core.shared.usage.reserve();
+        self.slot = Some(slot.map_err(|_| Failure::UsageUnavailable)?);
+        Ok(())
+    }
+
+    /// The call is understood.
+    pub(super) fn called(&mut self, call: &Call, body: &[u8], served: &Served, pool: &Arc<Pool>) {
+        let input = (call.text_bytes as u64).div_ceil(BYTES_A_TOKEN);
+        let output = call.output_tokens_max().unwrap_or(OUTPUT_TOKENS_DEFAULT);
+        let output = output.min(OUTPUT_TOKENS_BALANCED_MAX).saturating_mul(call.sequences());
+        self.tokens_estimated = input.saturating_add(output);
+        self.call = Some(Called {
+            model: call.model_name(body).map(Into::into),
+            pool: Arc::clone(pool),
+            adapter: served.adapter.clone(),
+            stream: call.stream,
+            input_estimated: input,
+        });
+    }
+
+    /// An attempt at a replica begins.
+    pub(super) fn attempt(&mut self, index: usize, replica: &Arc<Replica>) {
+        self.attempts += 1;
+        self.tried.push(index);
+        self.replica = Some(Arc::clone(replica));
+        self.stage_ended(Stage::Route);
+    }
+
+    /// The replica has a connection and is being written to.
+    pub(super) fn sending(&mut self) {
+        self.stage_ended(Stage::Connect);
+        self.sent_ns = Some(self.stage_at_ns);
+    }
+
+    /// The replica's head is there: keeps the fields that the client gets.
+    pub(super) fn answered(&mut self, head: &ResponseHead, bytes: &[u8]) {
+        self.answer_type.clear();
+        self.answer_type.extend_from_slice(head.content_type.map_or(b"", |s| s.of(bytes)));
+        self.retry_after = head.retry_after.map(|s| s.of(bytes).to_vec());
+        self.status = head.status;
+    }
+
+    /// Time until the first content must be there, in ms; 0 = any.
+    pub(super) fn first_token_ms(&self, limit_ms: u64) -> u64 {
+        let Some(deadline_ms) = self.deadline_ms else { return limit_ms };
+        let spent_ms = clock::now_ns().saturating_sub(self.started_ns) / 1_000_000;
+        let left_ms = deadline_ms.saturating_sub(spent_ms).max(1);
+        if limit_ms == 0 { left_ms } else { limit_ms.min(left_ms) }
+    }
+
+    /// The name of that limit.
+    pub(super) fn limit_name(&self) -> &'static str {
+        match self.deadline_ms {
+            Some(_) => "x-request-deadline-ms",
+            None => "timeouts.first_token_ms",
+        }
+    }
+
+    /// The caller's own time limit, if it gave one, has passed: no other replica can help.
+    pub(super) fn is_late(&self) -> bool {
+        let spent_ms = clock::now_ns().saturating_sub(self.started_ns) / 1_000_000;
+        self.deadline_ms.is_some_and(|ms| spent_ms >= ms)
+    }
+
+    /// What was seen of the stream so far.
+    pub(super) fn saw(&mut self, seen: &Seen) {
+        if seen.content_events > self.seen.content_events {
+            let now = clock::now_ns();
+            self.last_content_ns = now;
+            self.first_content_ns.get_or_insert(now);
+        }
+        self.seen = *seen;
+        if seen.usage.is_some() {
+            self.usage = seen.usage;
+        }
+    }
+
+    /// An answer that is no stream is whole: its usage.
+    pub(super) fn whole(&mut self, usage: Option<Usage>) {
+        self.usage = usage;
+        let now = clock::now_ns();
+        self.first_content_ns.get_or_insert(now);
+        self.last_content_ns = now;
+    }
+
+    /// Content was passed on.
+    pub(super) fn content_sent(&self) -> bool {
+        self.seen.content_events > 0
+    }
+
+    /// Appends the trace context for the replica.
+    pub(super) fn write_trace_context(&self, out: &mut Vec<u8>) {
+        if let Some(parent) = &self.trace.parent {
+            let _ = write::field(out, "traceparent", parent);
+            if let Some(state) = &self.trace.state {
+                let _ = write::field(out, "tracestate", state);
+            }
+        }
+    }
+
+    /// The client's side of an answer is chunked.
+    pub(super) fn chunked(&self) -> bool {
+        self.head.version == Version::Http11
+    }
+
+    /// The connection ends with this answer. (HTTP/1.0 could keep it by an extension that no
+    /// client of this API needs.)
+    pub(super) fn closes(&self) -> bool {
+        let keeps = self.head.keep_alive && self.head.version == Version::Http11;
+        !keeps || self.core.draining()
+    }
+
+    /// Begins the head of an answer that is no stream, with the engine's type.
+    pub(super) fn head_of_answer<'o>(&self, out: &'o mut Vec<u8>, status: u16) -> Head<'o> {
+        let mut head = Head::new(out, status, self);
+        if !self.answer_type.is_empty() {
+            head.field("content-type", &self.answer_type);
+        }
+        if let Some(retry_after) = &self.retry_after {
+            head.field("retry-after", retry_after);
+        }
+        self.write_routing(&mut head);
+        head
+    }
+
+    /// Adds the fields that tell where the request went.
+    pub(super) fn write_routing(&self, head: &mut Head<'_>) {
+        if let Some(replica) = &self.replica {
+            head.field("x-gateway-assigned-node", replica.id.as_bytes());
+        }
+        head.number("x-gateway-attempts", self.attempts.into());
+    }
+
+    /// The request failed before the first byte of an answer.
+    pub(super) fn failed(&mut self, failure: &Failure) {
+        if !self.head_sent {
+            self.status = failure.status();
+        }
+        self.ended(failure.outcome());
+    }
+
+    /// Closes the books.
+    pub(super) fn ended(&mut self, outcome: Outcome) {
+        let Some(caller) = self.caller.take() else { return };
+        let now = clock::now_ns();
+        let record = self.record(caller, outcome, now);
+        self.count(&record, now);
+        // Refused before a place was taken: one more try, so that refusals are on record too.
+        let slot = self.slot.take().or_else(|| self.core.shared.usage.reserve().ok());
+        if let Some(slot) = slot {
+            slot.push(record);
+        }
+    }
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+impl Ticket<'_> {
+    fn record(
+        &self,
+        (endpoint, key_id, tenant): (Endpoint, KeyId, Arc<str>),
+        outcome: Outcome,
+        now: u64,
+    ) -> UsageRecord {
+        let call = self.call.as_ref();
+        let usage = self.usage;
+        let ran = self.sent_ns.is_some();
+        let input = usage.map_or_else(
+            || if ran { call.map_or(0, |c| c.input_estimated) } else { 0 },
+            |u| u.prompt_tokens,
+        );
+        // Without a usage each content event counts as a token: vLLM may merge some.
+        let output = usage.map_or(self.seen.content_events, |u| u.completion_tokens);
+        let cached = usage.and_then(|u| u.cached_tokens);
+        let price = call.and_then(|c| c.pool.price);
+        UsageRecord {
+            ts_unix_ms: clock::unix_ms(),
+            request_id: self.id,
+            tenant,
+            key_id,
+            model: call.and_then(|c| c.model.clone()),
+            pool: call.map(|c| Arc::clone(&c.pool.name)),
+            adapter: call.and_then(|c| c.adapter.clone()),
+            replica: self.replica.as_ref().map(|r| Arc::clone(&r.id)),
+            endpoint: endpoint.name(),
+            stream: call.is_some_and(|c| c.stream),
+            outcome,
+            status: self.status,
+            input_tokens: Some(input),
+            cached_tokens: cached,
+            output_tokens: Some(output),
+            tokens_source: Some(match usage {
+                Some(_) => TokensSource::Engine,
+                None => TokensSource::Gateway,
+            }),
+            reserved_tokens: Some(0),
+            refunded_tokens: Some(0),
+            cost: price.map(|p| {
+                let hit = cached.unwrap_or(0).min(input);
+                let tokens = (input - hit) as f64 * p.input
+                    + hit as f64 * p.cached
+                    + output as f64 * p.output;
+                tokens / 1e6
+            }),
+            attempts: self.attempts,
+            queue_ms: Some(0.0),
+            gateway_ms: Some(ms(self.gateway_ns(now))),
+            ttft_ms: self.first_content_ns.map(|at| ms(at.saturating_sub(self.started_ns))),
+            tpot_ms: self.tpot_ns(output).map(ms),
+            total_ms: Some(ms(now.saturating_sub(self.started_ns))),
+            predicted_cached_tokens: None,
+            predicted_ttft_ms: None,
+        }
+    }
+
+    /// Time before the replica was written to; all of it when none was.
+    fn gateway_ns(&self, now: u64) -> u64 {
+        self.sent_ns.unwrap_or(now).saturating_sub(self.started_ns)
+    }
+
+    fn tpot_ns(&self, output: u64) -> Option<u64> {
+        let first = self.first_content_ns?;
+        self.last_content_ns.saturating_sub(first).checked_div(output.checked_sub(1)?)
+    }
+
+    fn count(&self, record: &UsageRecord, now: u64) {
+        let metrics = &self.core.metrics;
+        metrics.stage(Stage::Total).observe_ns(self.gateway_ns(now));
+        let pool = record.pool.as_ref().unwrap_or(&self.core.no_pool);
+        let cells = self.core.pools.pool(metrics, pool);
+        self.core.pools.count(&cells, pool, record.endpoint, record.outcome);
+        cells.input.add(record.input_tokens.unwrap_or(0));
+        cells.cached.add(record.cached_tokens.unwrap_or(0));
+        cells.output.add(record.output_tokens.unwrap_or(0));
+        if let Some(at) = self.first_content_ns {
+            cells.ttft.observe_ns(at.saturating_sub(self.started_ns));
+        }
+        if let Some(tpot) = self.tpot_ns(record.output_tokens.unwrap_or(0)).filter(|&ns| ns > 0) {
+            cells.tpot.observe_ns(tpot);
+        }
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.core.metrics.in_flight.add(-1);
+        self.ended(Outcome::UpstreamError);
+    }
+}
+
+/// Is a caller's id fit to be passed on, logged and recorded?
+fn is_valid_id(id: &[u8]) -> bool {
+    let fit = |b: &u8| b.is_ascii_alphanumeric() || b"-_.:/+=@".contains(b);
+    (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.iter().all(fit)
+}
+
+/// A fresh id: 128 random bits in hex. Unique, not secret.
+fn new_id(core: &Core) -> SmallId {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let bits = u128::from(core.random()) << 64 | u128::from(core.random());
+    let mut text = [0; 32];
+    for (i, digit) in text.iter_mut().enumerate() {
+        *digit = HEX.get((bits >> (i * 4)) as usize & 15).copied().unwrap_or(b'0');
+    }
+    // Hex digits are UTF-8, and 32 of them fit.
+    std::str::from_utf8(&text).ok().and_then(SmallId::new).unwrap_or_default()
+}

@@ -1,0 +1,144 @@
+//! Metric cells with one writer and any number of readers.
+//!
+//! A core owns its cells and changes them by a relaxed load and store, which costs no locked
+//! instruction; the control thread reads them when it is scraped and sums over cores. A cell must
+//! only ever be written by one thread, or counts are lost.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds one.
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// The count.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A number that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicI64);
+
+impl Gauge {
+    /// Sets it.
+    pub fn set(&self, value: i64) {
+        self.0.store(value, Relaxed);
+    }
+
+    /// Adds `n`, which may be negative.
+    pub fn add(&self, n: i64) {
+        self.set(self.get().wrapping_add(n));
+    }
+
+    /// The value.
+    #[must_use]
+    pub fn get(&self) -> i64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Upper bounds of the buckets in nanoseconds: 0.1 ms to 120 s, 1-2.5-5.
+pub const BOUNDS_NS: [u64; 19] = [
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+    60_000_000_000,
+    120_000_000_000,
+];
+
+/// Durations in buckets.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    /// One more than the bounds: the last holds what is longer.
+    buckets: [Counter; BOUNDS_NS.len() + 1],
+    sum_ns: Counter,
+}
+
+impl Histogram {
+    /// Enters a duration.
+    pub fn observe_ns(&self, ns: u64) {
+        let at = BOUNDS_NS.partition_point(|&bound| bound < ns);
+        if let Some(bucket) = self.buckets.get(at) {
+            bucket.inc();
+        }
+        self.sum_ns.add(ns);
+    }
+}
+
+/// Histograms of several cores, summed for reading.
+#[derive(Clone, Debug, Default)]
+pub struct Sum {
+    /// Entries per bucket, not cumulative.
+    pub buckets: [u64; BOUNDS_NS.len() + 1],
+    /// Sum of the durations.
+    pub sum_ns: u64,
+}
+
+impl Sum {
+    /// Adds one core's histogram.
+    pub fn add(&mut self, of: &Histogram) {
+        for (sum, bucket) in self.buckets.iter_mut().zip(&of.buckets) {
+            *sum = sum.wrapping_add(bucket.get());
+        }
+        self.sum_ns = self.sum_ns.wrapping_add(of.sum_ns.get());
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().fold(0, |n, b| n.wrapping_add(*b))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_fall_into_the_bucket_whose_bound_they_do_not_pass() {
+        let h = Histogram::default();
+        for ns in [0, 100_000, 100_001, 120_000_000_000, 120_000_000_001] {
+            h.observe_ns(ns);
+        }
+        let mut sum = Sum::default();
+        sum.add(&h);
+        assert_eq!((sum.buckets[0], sum.buckets[1]), (2, 1));
+        assert_eq!((sum.buckets[18], sum.buckets[19]), (1, 1));
+        assert_eq!((sum.count(), sum.sum_ns), (5, 240_000_200_002));
+    }
+
+    #[test]
+    fn gauges_return_to_zero() {
+        let g = Gauge::default();
+        g.add(3);
+        g.add(-3);
+        assert_eq!(g.get(), 0);
+    }
+}

@@ -1,0 +1,9 @@
+//! Fuzzes response heads: see `targets.rs`.
+
+#![no_main]
+
+#[allow(dead_code)] // Each target uses its part.
+#[path = "../src/targets.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::response_head(bytes));
