@@ -58,7 +58,8 @@ fn usage_is_asked_for_in_every_form_of_stream_options() {
 fn all_else_stays_byte_for_byte() {
     let body = concat!(
         "{ \"x\" :1e400,\"model\" : \"fast\\u0021\",\"x\":18446744073709551617,\t\"top_k\": -0.0,",
-        "\"prompt\":\"\\u00e9\u{e9}\\/\",\"chat_template_kwargs\":{\"a\":[ ]},\"seed\":9223372036854775807 }\n"
+        "\"prompt\":\"\\u00e9\u{e9}\\/\",",
+        "\"chat_template_kwargs\":{\"a\":[ ]},\"seed\":9223372036854775807 }\n"
     );
     let result = edited(body, |edits, call| edits.set_model(call, "meta/L \"3\""));
     assert_eq!(result, body.replace("\"fast\\u0021\"", "\"meta/L \\\"3\\\"\""));

@@ -162,7 +162,9 @@ fn spaces_and_key_order_do_not_matter() {
 #[test]
 fn usage_beside_a_choice_is_not_an_event_of_its_own() {
     let last = chat(
-        r#"{"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":0}}}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],
+        "usage":{"prompt_tokens":9,"completion_tokens":4,
+        "prompt_tokens_details":{"cached_tokens":0}}}"#,
     );
     assert_eq!((last.kind, last.finish), (EventKind::Content, true));
     let tokens = Usage { prompt_tokens: 9, completion_tokens: 4, cached_tokens: Some(0) };

@@ -79,7 +79,7 @@ fn naive_events(bytes: &[u8]) -> (Vec<Seen>, bool) {
 /// edited alone.
 pub(crate) fn body_edit(bytes: &[u8]) {
     same_as_serde_json(bytes);
-    read_answer(bytes);
+    assert!(!read_answer(bytes).valid || bytes.trim_ascii().starts_with(b"{"));
     for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Responses] {
         if let Ok(call) = read_call(endpoint, bytes) {
             edit(endpoint, &call, bytes);
