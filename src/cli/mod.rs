@@ -4,6 +4,7 @@
 //! is listed once it works.
 
 mod check;
+mod demo;
 mod key;
 mod serve;
 mod sim;
@@ -27,6 +28,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Check(check::Args),
+    Demo(demo::Args),
     Key(key::Args),
     Serve(serve::Args),
     Sim(sim::Args),
@@ -37,6 +39,7 @@ pub fn main() -> ExitCode {
     let _ = crate::runtime::clock::now_ns(); // The first reading is the zero point.
     match Cli::parse().command {
         Command::Check(args) => check::run(args),
+        Command::Demo(args) => demo::run(args),
         Command::Key(args) => key::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
