@@ -52,7 +52,15 @@ impl Engine {
     pub(crate) fn start(
         answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
     ) -> Engine {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
+        Engine::start_on((Ipv4Addr::LOCALHOST, 0).into(), answer)
+    }
+
+    /// As [`Engine::start`], on this address.
+    pub(crate) fn start_on(
+        addr: SocketAddr,
+        answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
+    ) -> Engine {
+        let listener = TcpListener::bind(addr).expect("bind");
         let addr = listener.local_addr().expect("address");
         let requests = Arc::new(Mutex::new(Vec::new()));
         let over = Arc::new(AtomicBool::new(false));
