@@ -44,10 +44,9 @@ fn good_stream() -> Vec<u8> {
 }
 
 fn good_answer() -> Vec<u8> {
-    json(
-        200,
-        r#"{"choices":[{"message":{"content":"one two"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#,
-    )
+    let choices = r#"[{"message":{"content":"one two"},"finish_reason":"stop"}]"#;
+    let usage = r#"{"prompt_tokens":3,"completion_tokens":2}"#;
+    json(200, &format!(r#"{{"choices":{choices},"usage":{usage}}}"#))
 }
 
 fn good() -> Engine {
@@ -292,9 +291,8 @@ fn a_client_that_leaves_closes_its_replica_in_every_phase() {
     let mut asked = 0;
     for (stream, word) in [(true, "before"), (false, "whole"), (true, "mid-stream")] {
         for _ in 0..50 {
-            let body = format!(
-                r#"{{"model":"m","stream":{stream},"messages":[{{"role":"user","content":"{word}"}}]}}"#
-            );
+            let messages = format!(r#"[{{"role":"user","content":"{word}"}}]"#);
+            let body = format!(r#"{{"model":"m","stream":{stream},"messages":{messages}}}"#);
             let mut client = Client::connect(bed.addr);
             client.send(&post(&body));
             asked += 1;
