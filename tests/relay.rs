@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::sync::Mutex;
 use std::sync::mpsc;
 use std::time::Duration;
