@@ -67,8 +67,12 @@ fn sorted_cuts(len: usize, cuts: &[prop::sample::Index]) -> Vec<usize> {
     cuts
 }
 
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: 4000, failure_persistence: None, ..Default::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn nothing_ambiguous_is_accepted(bytes in mutations::requests()) {

@@ -31,7 +31,8 @@ pub const CHUNK_SIZE_DIGITS_MAX: u8 = 16;
 /// Chunk extensions of one body, all together. Nobody uses them; attackers do (CVE-2023-39326).
 pub const CHUNK_EXTENSION_BYTES_MAX: u64 = 4 * 1024;
 
-/// Trailer section of one body, with its line ends and the final one. We drop trailers, so this is only patience.
+/// Trailer section of one body, with its line ends and the final one. We drop trailers, so this is
+/// only patience.
 pub const TRAILER_BYTES_MAX: u64 = 8 * 1024;
 
 /// Chunk framing (all that is not data) that a body may have before any data counts.

@@ -29,7 +29,7 @@ fn start_line() -> impl Strategy<Value = &'static [u8]> {
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let end = prop_oneof![
         12 => Just(&b"\r\n"[..]),
-        1 => select(vec![&b"\n"[..], b"\r", b"\r\r\n", b"\r\n ", b"\r\n\t", b"\0\r\n", b"\x0b\r\n"]),
+        1 => select(LINE_ENDS),
     ];
     (name(), separator(), value(), end)
         .prop_map(|(name, separator, value, end)| [&name[..], separator, &value, end].concat())
@@ -68,7 +68,7 @@ fn separator() -> impl Strategy<Value = &'static [u8]> {
     prop_oneof![
         10 => Just(&b": "[..]),
         2 => select(vec![&b":"[..], b":\t", b": \t "]),
-        1 => select(vec![&b" :"[..], b"\t:", b"\0:", b"", b"::", b":\r\n ", b":\x0b", b":\x0c", b"=", b";"]),
+        1 => select(SEPARATORS),
     ]
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn chunked_body() -> impl Strategy<Value = Vec<u8>> {
     let size_end = prop_oneof![
         12 => Just(&b"\r\n"[..]),
         2 => select(vec![&b";a\r\n"[..], b";a=b\r\n", b";a=\"b;\\\"\"\r\n"]),
-        1 => select(vec![&b"\n"[..], b"\r", b" \r\n", b"\t\r\n", b";\r\n", b";a\n\r\n", b";a=\"\r\n", b"g\r\n", b"\r\n "]),
+        1 => select(SIZE_ENDS),
     ];
     let data_end = prop_oneof![
         20 => Just(&b"\r\n"[..]),
@@ -138,9 +138,23 @@ pub(crate) fn chunked_body() -> impl Strategy<Value = Vec<u8>> {
         });
     let end = prop_oneof![
         8 => Just(&b"0\r\n\r\n"[..]),
-        2 => select(vec![&b"000\r\n\r\n"[..], b"0;a\r\n\r\n", b"0\r\nX: y\r\n\r\n", b"0\r\nContent-Length: 5\r\n\r\n"]),
-        2 => select(vec![&b""[..], b"0\r\n", b"0\n\n", b"0\r\n\n", b"0\r\nXX\r\n\r\n", b"\r\n\r\n", b"0\r\n: \r\n\r\n"]),
+        2 => select(LEGAL_BODY_ENDS),
+        2 => select(BODY_ENDS),
     ];
     (prop::collection::vec(chunk, 0..4), end)
         .prop_map(|(chunks, end)| [&chunks.concat()[..], end].concat())
 }
+
+const LINE_ENDS: &[&[u8]] = &[b"\n", b"\r", b"\r\r\n", b"\r\n ", b"\r\n\t", b"\0\r\n", b"\x0b\r\n"];
+
+const SEPARATORS: &[&[u8]] =
+    &[b" :", b"\t:", b"\0:", b"", b"::", b":\r\n ", b":\x0b", b":\x0c", b"=", b";"];
+
+const SIZE_ENDS: &[&[u8]] =
+    &[b"\n", b"\r", b" \r\n", b"\t\r\n", b";\r\n", b";a\n\r\n", b";a=\"\r\n", b"g\r\n", b"\r\n "];
+
+const LEGAL_BODY_ENDS: &[&[u8]] =
+    &[b"000\r\n\r\n", b"0;a\r\n\r\n", b"0\r\nX: y\r\n\r\n", b"0\r\nContent-Length: 5\r\n\r\n"];
+
+const BODY_ENDS: &[&[u8]] =
+    &[b"", b"0\r\n", b"0\n\n", b"0\r\n\n", b"0\r\nXX\r\n\r\n", b"\r\n\r\n", b"0\r\n: \r\n\r\n"];
