@@ -1,4 +1,55 @@
 //! Expedite: a gateway in front of fleets of vLLM replicas.
+//!
+//! # The life of a request
+//!
+//! 1. A core accepts the connection ([`gateway`], `core.rs`) and reads a head ([`http1`]).
+//! 2. `gateway/request.rs` is the path: the endpoint from the raw path, the tenant from the key
+//!    ([`tenants`]), then, for a known caller only, the body, the call in it and the few edits to
+//!    it ([`openai`]), the pool that serves the model ([`replicas`]).
+//! 3. `gateway/upstream.rs` picks a replica ([`routing`]), sends the request and waits for the
+//!    first event; elsewhere again while no content has reached the client.
+//! 4. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
+//!    client is watched all the while, and its going closes the replica's connection.
+//! 5. `gateway/ticket.rs` closes the books: one record a request ([`usage`]), counted in the
+//!    core's own metric shard ([`admin`]).
+//!
+//! # Who owns what
+//!
+//! * A core, pinned: its listeners, connections, idle upstream connections, buffers and metric
+//!   shard. It never waits for a lock, a disk, a name server or another thread.
+//! * The control thread: the registry (names, probes, `/v1/models`), the admin listener, the
+//!   drain. It never touches a request.
+//! * The usage writer: the usage log. It never blocks a core: the ring is bounded, and a request
+//!   reserves its place before it starts.
+//! * The supervisor: the cores' threads. It serves nothing.
+//!
+//! Threads meet in [`runtime`] (snapshots, cells) and in the atomics of a
+//! [`replicas::Replica`]. Nothing is written twice: a cell has one writer.
+//!
+//! # Invariants
+//!
+//! * Bytes of a stream are the engine's bytes in order; only the usage event that we asked for
+//!   ourselves is taken out. Nothing waits on a timer.
+//! * A truncated answer never looks complete: one error event, no `[DONE]`, no last chunk.
+//! * Nothing is retried once content has been passed on, and one request is recorded once.
+//! * When a client goes, in any phase, its replica's connection is closed and every count of it
+//!   returns to zero.
+//! * No secret reaches a log, a metric, an error, a record or an upstream.
+//!
+//! # Layers
+//!
+//! Imports run one way: `main`, `cli`, `sim` and `bench`, `gateway`, `routing`, `admin`,
+//! `replicas`, `openai`, `tenants` and `usage`, `sse` and `http1` and `net`, `config`, `runtime`
+//! (`tests/tidy` holds it). `http1`, `sse`, `openai`, `routing` and `usage::record` do no I/O and
+//! read no clock.
+//!
+//! # Deliberately absent
+//!
+//! * A middleware or plugin system: the path is one screen.
+//! * HTTP by a library on the data plane: what we found holds events back, accepts framing that
+//!   smuggles, or has no limits. `httparse` splits fields; the rest is ours and fuzzed.
+//! * Upstreams from requests: a replica comes from the configuration only.
+//! * Compression, cookies, redirects, upgrades.
 
 pub mod admin;
 pub mod bench;

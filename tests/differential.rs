@@ -1,7 +1,7 @@
 //! Whatever we accept, the readers behind us frame the same or refuse: h11 and httptools, one of
 //! which uvicorn, and so vLLM, uses. Asked of the bytes as they came and as we send them on.
 //!
-//! Needs `scripts/fetch-python`. Without it the test is skipped and says so, unless `CI=true` or
+//! Needs `scripts/venv`. Without it the test is skipped and says so, unless `CI=true` or
 //! `EXPEDITE_FULL=1`. `EXPEDITE_DIFFERENTIAL_CASES` sets the number of generated requests.
 
 #[path = "support/mutations.rs"]
@@ -36,8 +36,8 @@ fn readers_behind_us_frame_what_we_accept_the_same() {
     if !python.exists() {
         let required = env::var("CI").is_ok_and(|value| value == "true")
             || env::var("EXPEDITE_FULL").is_ok_and(|value| value == "1");
-        assert!(!required, "run scripts/fetch-python first");
-        println!("skipped: no .cache/python; run scripts/fetch-python");
+        assert!(!required, "run scripts/venv first");
+        println!("skipped: no .cache/python; run scripts/venv");
         return;
     }
     let count = env::var("EXPEDITE_DIFFERENTIAL_CASES").ok();

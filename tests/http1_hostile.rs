@@ -246,6 +246,12 @@ fn lengths() -> Vec<Row> {
         ("identity, then chunked", both(identity, CHUNKED, b"0\r\n\r\n"), &[400]),
         ("gzip, chunked", coding(b"gzip, chunked"), &[501]),
     ];
+    rows.extend(wrong_lengths());
+    rows
+}
+
+fn wrong_lengths() -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
     for value in [
         &b"+5"[..],
         b"-5",

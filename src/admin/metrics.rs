@@ -10,6 +10,12 @@ use super::shard::{PoolCells, Shard, Stage};
 use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
 use crate::runtime::clock;
 
+/// A family of one cell: its name, its help, where the cell is.
+type Family<C, T> = (&'static str, &'static str, fn(&C) -> &T);
+
+/// A label's value, and where its cell is.
+type Kind<C, T> = (&'static str, fn(&C) -> &T);
+
 /// The whole page.
 pub(super) fn page(view: &View) -> String {
     let mut page = Page::default();
@@ -51,7 +57,7 @@ fn pools(page: &mut Page, view: &View) {
         for cells in cells {
             let requests = cells.requests.lock().unwrap_or_else(|e| e.into_inner());
             for ((endpoint, outcome), n) in requests.iter() {
-                *counts.entry((*endpoint, outcome.name())).or_default() += n.get();
+                *counts.entry((*endpoint, outcome.as_str())).or_default() += n.get();
             }
         }
         let mut counts: Vec<_> = counts.into_iter().collect();
@@ -61,7 +67,7 @@ fn pools(page: &mut Page, view: &View) {
             page.value("expedite_requests_total", &labels, n);
         }
     }
-    let histograms: [(&str, &str, fn(&PoolCells) -> &Histogram); 2] = [
+    let histograms: [Family<PoolCells, Histogram>; 2] = [
         ("expedite_ttft_seconds", "Request head to first content.", |c| &c.ttft),
         ("expedite_tpot_seconds", "Mean time per output token after the first.", |c| &c.tpot),
     ];
@@ -74,7 +80,7 @@ fn pools(page: &mut Page, view: &View) {
         }
     }
     page.family("expedite_tokens_total", "counter", "Tokens in usage records.");
-    let kinds: [(&str, fn(&PoolCells) -> &Counter); 3] =
+    let kinds: [Kind<PoolCells, Counter>; 3] =
         [("input", |c| &c.input), ("cached", |c| &c.cached), ("output", |c| &c.output)];
     for (pool, cells) in &all {
         for (kind, of) in kinds {
@@ -98,7 +104,7 @@ fn gateway(page: &mut Page, view: &View) {
         stall.add(&shard.loop_stall);
         page.histogram("expedite_loop_stall_seconds", &[("core", &core.to_string())], &stall);
     }
-    let counters: [(&str, &str, fn(&Shard) -> &Counter); 4] = [
+    let counters: [Family<Shard, Counter>; 4] = [
         ("expedite_retries_total", "Attempts after the first.", |s| &s.retries),
         ("expedite_reuse_races_total", "Reused connections replaced.", |s| &s.reuse_races),
         ("expedite_refused_heads_total", "Heads that were no HTTP.", |s| &s.refused_heads),
@@ -112,7 +118,7 @@ fn gateway(page: &mut Page, view: &View) {
     let panics = total(view, |s| &s.panics).wrapping_add(view.flags.panics.load(Relaxed));
     page.value("expedite_panics_total", &[], panics);
     page.family("expedite_connections", "gauge", "Open connections.");
-    let sides: [(&str, fn(&Shard) -> &Gauge); 3] = [
+    let sides: [Kind<Shard, Gauge>; 3] = [
         ("client", |s| &s.client_connections),
         ("upstream", |s| &s.busy_upstreams),
         ("upstream_idle", |s| &s.idle_upstreams),
@@ -149,11 +155,11 @@ fn fleet(page: &mut Page, view: &View) {
 }
 
 fn usage(page: &mut Page, view: &View) {
-    let counts = view.usage.counts();
+    let counts = view.usage.counters();
     page.family("expedite_usage_records_total", "counter", "Usage records by what became of them.");
     let results =
-        [("written", &counts.written), ("dropped", &counts.dropped), ("failed", &counts.failed)];
+        [("written", counts.written), ("dropped", counts.dropped), ("failed", counts.failed)];
     for (result, n) in results {
-        page.value("expedite_usage_records_total", &[("result", result)], n.load(Relaxed));
+        page.value("expedite_usage_records_total", &[("result", result)], n);
     }
 }

@@ -1,7 +1,7 @@
 //! The admin listener, never on the clients' addresses: metrics, readiness, status, drain.
 //!
-//! Runs on the control thread (tokio, hyper); reads the cores' cells and the fleet's atomics, writes
-//! nothing that a core waits for. [`shard`] holds the cells themselves, which the cores write.
+//! Runs on the control thread (tokio, hyper); reads the cores' cells and the fleet's atomics,
+//! writes nothing that a core waits for. `shard` has the cells themselves, which the cores write.
 
 mod exposition;
 mod metrics;

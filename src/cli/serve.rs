@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::{Config, Flags};
 use crate::gateway::Gateway;
 
-/// Arguments of `serve`.
+/// Run the gateway
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  expedite serve --replica http://10.0.0.1:8000 \
                         --replica http://10.0.0.2:8000 --listen 0.0.0.0:8080")]

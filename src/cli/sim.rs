@@ -19,7 +19,7 @@ const END_WAIT: Duration = Duration::from_secs(2);
   expedite sim --ports 9101-9108 --engine a100-8b --lora lora-a=/srv/lora-a
   curl -d '{\"kind\":\"stall_between_events\",\"count\":1}' 127.0.0.1:9101/fault
   curl 127.0.0.1:9101/stats")]
-pub struct Args {
+pub(super) struct Args {
     /// Ports: numbers and ranges, as in 9101-9104,9110
     #[arg(long, value_parser = parse_ports, required = true)]
     ports: Ports,
@@ -113,7 +113,7 @@ fn parse_lora(text: &str) -> Result<(String, String), String> {
 }
 
 /// Runs the fleet until a signal ends it.
-pub fn run(args: Args) -> ExitCode {
+pub(super) fn run(args: Args) -> ExitCode {
     let on_term = match args.on_term {
         _ if args.shutdown_timeout > 0 => OnTerm::Drain,
         Term::Abort => OnTerm::Abort,

@@ -26,7 +26,6 @@ const ABSENT: &[(&str, &str, Verdict)] = &[
     ("pool", "role", Warn("the pool serves whole requests")),
     ("pool", "pair", Warn("the pool serves whole requests")),
     ("pool", "slo", Warn("nothing is measured against it")),
-    ("pool", "price", Warn("records have no cost")),
     ("admission", "headroom_ratio", Warn("nothing is queued or shed")),
     ("admission", "stale_ms", Warn("nothing is queued or shed")),
     ("admission", "queue_ms_max", Warn("nothing is queued or shed")),

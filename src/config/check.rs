@@ -61,7 +61,10 @@ impl Found<'_> {
             }
             if fixed && server.admin == Some(*address) {
                 let what = format!("admin must not be one of listen: {address}");
-                self.error(("server", 0, "admin", None), what);
+                // A default has no line: then the clash is made by the line of `listen`.
+                let by_default = self.config.effective.line("server", 0, "admin", None) == 0;
+                let (key, item) = if by_default { ("listen", Some(n)) } else { ("admin", None) };
+                self.error(("server", 0, key, item), what);
             }
         }
         if server.listen.is_empty() {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub(super) enum Origin {
     /// Built in.
     Default,
     /// A line of the file, from 1.

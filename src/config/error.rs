@@ -41,11 +41,12 @@ impl std::error::Error for ConfigError {}
 impl std::error::Error for ConfigErrors {}
 
 /// `; did you mean "NAME"?` for the name nearest to a mistaken one, or nothing when none is near:
-/// within a third of its length, two edits at least.
+/// within a third of its length, two edits at least, or begun by it (`ttft` for `ttft_ms`).
 pub(super) fn did_you_mean<'n>(wrong: &str, names: impl IntoIterator<Item = &'n str>) -> String {
     let near = names.into_iter().map(|name| (edit_distance(wrong, name), name)).min();
+    let begins = |name: &str| wrong.len() >= 3 && name.starts_with(wrong);
     match near {
-        Some((distance, name)) if distance <= (name.len() / 3).max(2) => {
+        Some((distance, name)) if distance <= (name.len() / 3).max(2) || begins(name) => {
             format!("; did you mean \"{name}\"?")
         }
         _ => String::new(),

@@ -3,9 +3,9 @@
 //!
 //! `reader` reads a table and notes every value, `sections`, `pool` and `tenant` say which keys
 //! there are, `check` compares sections with each other, `absent` lists what this version lacks,
-//! `effective` shows the result. Runs once at start and at each reload, on the calling thread, never
-//! on a core. It never opens a socket, and never shows the value of a secret: not in an error, not
-//! in `Debug`, not in the effective configuration. Grammar: TOML 1.0.
+//! `effective` shows the result. Runs once at start and at each reload, on the calling thread,
+//! never on a core. It never opens a socket, and never shows the value of a secret: not in an
+//! error, not in `Debug`, not in the effective configuration. Grammar: TOML 1.0.
 
 mod absent;
 mod check;
@@ -28,6 +28,7 @@ use toml::de::{DeTable, DeValue};
 
 pub use error::{ConfigError, ConfigErrors};
 pub use flags::Flags;
+pub use pool::is_name;
 pub use secret::{KeyDigest, KeyId, Secret};
 pub use types::*;
 

@@ -74,7 +74,7 @@ fn required_name(table: &mut Table<'_, '_>, key: &'static str) -> String {
     text.map(|text| text.text).unwrap_or_default()
 }
 
-/// Visible ASCII without quotes or spaces, and not too long.
+/// Notes a mistake unless the text [`is_name`].
 pub(super) fn check_name(table: &mut Table<'_, '_>, what: &str, text: &Text) {
     if !is_name(&text.text) {
         let what = format!(
@@ -85,7 +85,9 @@ pub(super) fn check_name(table: &mut Table<'_, '_>, what: &str, text: &Text) {
     }
 }
 
-fn is_name(text: &str) -> bool {
+/// Is this a name for a pool, model, replica, zone or tenant: 1 to 128 visible ASCII characters
+/// without quotes and backslashes? Such a name fits headers, labels and records as it is.
+pub fn is_name(text: &str) -> bool {
     is_token(text) && text.len() <= NAME_BYTES_MAX && !text.contains(['"', '\\'])
 }
 

@@ -59,7 +59,8 @@ fn address(table: &mut Table<'_, '_>, key: &str, text: &Text) -> Option<SocketAd
     if parsed.is_none() {
         let given = text.quoted();
         let what = format!(
-            "{key} in [server] must be an IP address and a port such as \"0.0.0.0:8080\", not {given}"
+            "{key} in [server] must be an IP address and a port such as \"0.0.0.0:8080\", \
+             not {given}"
         );
         table.error(text.origin.line(), what);
     }

@@ -365,13 +365,18 @@ pub struct Log {
 
 /// `log.level`, ascending in detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs)]
 pub enum LogLevel {
+    /// Nothing.
     Off,
+    /// What has failed.
     Error,
+    /// What may fail soon, or works otherwise than configured.
     Warn,
+    /// Starts, stops, replicas that come and go.
     Info,
+    /// Each request.
     Debug,
+    /// Each step of a request.
     Trace,
 }
 

@@ -15,7 +15,7 @@ use super::ticket::Ticket;
 use super::upstream::{self, Attempt, Exchange, Plan};
 use crate::http1::{PieceKind, ResponseHead, write};
 use crate::net::Stream;
-use crate::openai::read_answer;
+use crate::openai::{json, read_answer};
 use crate::replicas::Failure as ReplicaFailure;
 use crate::usage::Outcome;
 
@@ -132,8 +132,7 @@ fn judge(
 ) -> Result<(), Attempt> {
     let said = || {
         let error = read_answer(&answer.payload).error;
-        let message = error.map(|e| e.message.within(&answer.payload).to_vec());
-        String::from_utf8_lossy(&message.unwrap_or_default()).into_owned()
+        error.map(|e| json::text(e.message.within(&answer.payload))).unwrap_or_default()
     };
     match head.status {
         200 if !plan.endpoint.generates() => Ok(()),

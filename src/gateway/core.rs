@@ -23,7 +23,7 @@ use super::sweep::{SWEEP_MS, Sweep};
 use crate::admin::{PoolIndex, Shard};
 use crate::net::{self, Listener, Stream};
 use crate::runtime::clock;
-use crate::runtime::snapshot::Reader;
+use crate::runtime::snapshot::{Held, Reader};
 
 /// Accepts in one turn before the connections get theirs.
 const ACCEPTS_A_TURN: u32 = 32;
@@ -41,6 +41,8 @@ pub(super) struct Core {
     pub retries: RetryBudget,
     pub metrics: Arc<Shard>,
     pub pools: PoolIndex,
+    /// The pool label of requests that never found one.
+    pub no_pool: Arc<str>,
     pub rng: RefCell<fastrand::Rng>,
     pub turn: Cell<u64>,
     /// Client connections of this core.
@@ -51,7 +53,7 @@ pub(super) struct Core {
 
 impl Core {
     fn new(index: usize, shared: Arc<Shared>) -> Rc<Core> {
-        let metrics = Arc::clone(&shared.shards[index]);
+        let metrics = shared.shards.get(index).map(Arc::clone).unwrap_or_default();
         let core = Core {
             index,
             published: RefCell::new(Reader::new(Arc::clone(&shared.published))),
@@ -61,6 +63,7 @@ impl Core {
             retries: RetryBudget::default(),
             metrics,
             pools: PoolIndex::default(),
+            no_pool: "-".into(),
             rng: RefCell::new(fastrand::Rng::new()),
             turn: Cell::new(0),
             connections: Cell::new(0),
@@ -71,7 +74,7 @@ impl Core {
     }
 
     /// Configuration and fleet as last published.
-    pub(super) fn published(&self) -> Rc<Arc<Published>> {
+    pub(super) fn published(&self) -> Held<Published> {
         self.published.borrow_mut().get()
     }
 

@@ -11,12 +11,12 @@
 use std::ops::Range;
 
 use crate::http1::{ChunkTracker, PieceKind};
-use crate::openai::{Endpoint, EngineError, EventKind, EventReader, Usage};
+use crate::openai::{Endpoint, EngineError, EventKind, EventReader, Usage, json};
 use crate::sse::{self, EventScanner};
 
-/// Bytes of an incomplete event that are held back. The largest that vLLM was seen to merge into
-/// one event is 53 KB.
-const HOLD_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of an incomplete event that are held back. A delta has some 250; with the buffer that it
+/// was received into and our own framing, a stream stays below 128 KiB.
+const HOLD_BYTES_MAX: usize = 32 * 1024;
 
 /// How the engine frames the body.
 pub(super) enum Incoming {
@@ -387,8 +387,7 @@ impl Frames {
 }
 
 fn engine_error(error: &EngineError, data: &[u8]) -> End {
-    let message = error.message.within(data);
-    End::EngineError { code: error.code, message: String::from_utf8_lossy(message).into_owned() }
+    End::EngineError { code: error.code, message: json::text(error.message.within(data)) }
 }
 
 /// Appends a piece, joining it to the last one where they touch.
@@ -398,3 +397,7 @@ fn extend(parts: &mut Vec<Part>, start: usize, end: usize) {
         _ => parts.push(Part { start, end, pass: true }),
     }
 }
+
+#[cfg(test)]
+#[path = "frames_tests.rs"]
+mod tests;

@@ -17,12 +17,12 @@ pub(super) fn answer(
     endpoint: Endpoint,
     path: &[u8],
     published: &Published,
-    caller: &TenantRef,
+    caller: TenantRef,
 ) -> Option<Result<Vec<u8>, Failure>> {
     let allowed = |id: &str| {
         let served = published.fleet.resolve(Some(id)).ok()?;
         let pool = published.fleet.pools.get(served.pool)?;
-        published.keys.may_use(caller, &pool.name).then_some(())
+        published.may_use(caller, &pool.name).then_some(())
     };
     match endpoint {
         Endpoint::Health => Some(Ok(b"{\"status\":\"ok\"}".to_vec())),

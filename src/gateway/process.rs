@@ -19,12 +19,15 @@ use crate::replicas::{Fleet, probe};
 use crate::runtime::affinity;
 use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
-use crate::usage::Writer;
+use crate::usage::UsageWriter;
 
 /// After readiness is gone, load balancers get this long to notice before listeners close.
 const NOTICE: Duration = Duration::from_millis(500);
 /// Then open requests get this long to finish.
 const GRACE: Duration = Duration::from_secs(30);
+
+/// At the end the usage writer gets this long to write what is left.
+const WRITER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running gateway.
 pub struct Gateway {
@@ -40,7 +43,7 @@ pub struct Gateway {
     stopped: mpsc::Receiver<()>,
     control: Option<JoinHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
-    writer: Option<Writer>,
+    writer: Option<UsageWriter>,
 }
 
 impl Gateway {
@@ -61,7 +64,7 @@ impl Gateway {
         config.warnings.iter().for_each(|warning| log.warn(warning));
         let driver = driver(&config, &log)?;
         let cpus = cpus(&config)?;
-        let (usage, writer) = Writer::start(&config.usage)
+        let (usage, writer) = UsageWriter::start(&config.usage)
             .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
         if config.usage.path == "none" {
             log.warn("usage.path is \"none\": no usage records are kept");
@@ -135,7 +138,7 @@ impl Gateway {
         }
         // After the cores: their last records are in the ring.
         if let Some(writer) = self.writer.take() {
-            writer.stop();
+            let _ = writer.stop(WRITER_PATIENCE);
         }
     }
 }

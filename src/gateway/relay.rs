@@ -124,7 +124,7 @@ async fn next_event(
     ticket: &Ticket<'_>,
 ) -> Option<Attempt> {
     let (limit_ms, name) = match frames.seen.content_events {
-        0 => (ticket.first_token_ms(plan.published.timeouts.first_token_ms), ticket.limit_name()),
+        0 => (ticket.first_token_ms(plan.first_ms()), ticket.limit_name()),
         _ => (plan.published.timeouts.next_token_ms, "timeouts.next_token_ms"),
     };
     client.deadline.set(limit_ms);

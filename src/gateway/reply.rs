@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::ticket::Ticket;
-use crate::http1::{HeadError, write};
+use crate::http1::{HeadError, Method, write};
 use crate::openai::BodyError;
 use crate::openai::error::{self as body, ApiError};
 use crate::usage::Outcome;
@@ -139,11 +139,9 @@ impl Failure {
     /// Is the connection spent: framing in doubt, or a body that nobody will read?
     fn closes(&self) -> bool {
         match self {
-            Failure::Head(error) => !matches!(
-                error,
-                HeadError::MethodUnknown | HeadError::ExpectationFailed | HeadError::Misdirected
-            ),
-            Failure::HeadIncomplete
+            // What could not be read may have a body that cannot be found.
+            Failure::Head(_)
+            | Failure::HeadIncomplete
             | Failure::BodyFraming(_)
             | Failure::BodyTooLarge(_)
             | Failure::BodyIncomplete
@@ -186,7 +184,9 @@ impl Failure {
             head.number("retry-after", seconds.into());
         }
         head.end_with_length(json.len() as u64, close || self.closes());
-        out.extend_from_slice(&json);
+        if ticket.head.method != Method::Head {
+            out.extend_from_slice(&json);
+        }
     }
 
     /// Must the connection be closed after the answer?
@@ -225,7 +225,8 @@ impl<'o> Head<'o> {
     }
 
     pub(super) fn field(&mut self, name: &str, value: &[u8]) {
-        write::field(self.out, name, value);
+        // A value that would break the head (an odd byte of the engine's) is left out.
+        let _ = write::field(self.out, name, value);
     }
 
     pub(super) fn number(&mut self, name: &str, value: u64) {

@@ -17,7 +17,7 @@ use crate::admin::Stage;
 use crate::http1::{BodyLength, Method, RequestHead, Span, Version};
 use crate::openai::{self, Call, Edits, Endpoint, RouteError, multipart, read_call};
 use crate::replicas::{Served, Unresolved};
-use crate::tenants::TenantRef;
+use crate::tenants::{KeyId, TenantRef};
 
 /// Serves one request whose head is at the start of the client's inbox.
 pub(super) async fn serve_request(
@@ -33,7 +33,7 @@ pub(super) async fn serve_request(
     };
     client.forget_request(core);
     match next {
-        Next::KeepAlive if !head.keep_alive || core.draining() => Next::Close,
+        Next::KeepAlive if ticket.closes() => Next::Close,
         next => next,
     }
 }
@@ -48,13 +48,13 @@ async fn stages(
     let endpoint = route(client, head)?;
     let tenant = authenticate(client, head, endpoint, published)?;
     let path = head.target.of(client.inbox.filled());
-    if let Some(answer) = local::answer(endpoint, path, published, &tenant) {
+    if let Some(answer) = local::answer(endpoint, path, published, tenant) {
         return local::send(core, client, head, &answer?, ticket).await;
     }
-    ticket.caller(endpoint, tenant.clone());
+    ticket.caller(endpoint, tenant.key_id, published.tenant(tenant));
     plain_body(client, head)?;
     let body = body::read(core, client, head, published.body_bytes_max).await?;
-    let (call, edits, served) = understand(client, head, endpoint, &body, published, &tenant)?;
+    let (call, edits, served) = understand(client, head, endpoint, &body, published, tenant)?;
     let plan = Plan::new(client, head, (endpoint, &call), edits, body, served, published)?;
     ticket.called(&call, plan.body.bytes(client), &plan.served, &plan.pool);
     ticket.reserve()?;
@@ -97,7 +97,7 @@ fn authenticate(
     published: &Published,
 ) -> Result<TenantRef, Failure> {
     if endpoint == Endpoint::Health {
-        return Ok(TenantRef::nobody());
+        return Ok(TenantRef { index: usize::MAX, key_id: KeyId::OPEN });
     }
     let bytes = client.inbox.filled();
     let field = |span: Option<Span>| span.map(|s| s.of(bytes));
@@ -114,7 +114,7 @@ fn understand(
     endpoint: Endpoint,
     body: &Body,
     published: &Published,
-    tenant: &TenantRef,
+    tenant: TenantRef,
 ) -> Result<(Call, Edits, Served), Failure> {
     let bytes = body.bytes(client);
     let call = if endpoint.multipart() {
@@ -132,7 +132,7 @@ fn understand(
         Unresolved::NoName => Failure::ModelMissing,
     })?;
     let pool = published.fleet.pools.get(served.pool);
-    if !pool.is_some_and(|pool| published.keys.may_use(tenant, &pool.name)) {
+    if !pool.is_some_and(|pool| published.may_use(tenant, &pool.name)) {
         return Err(Failure::ModelNotFound(shown(name)));
     }
     let mut edits = Edits::new(&call);
@@ -166,8 +166,13 @@ async fn fail(
     }
     // A body that was not read cannot be told from the next request: read past it, or close.
     let read = client.request_bytes > ticket.head.head_bytes as usize;
-    let clear = read || failure.must_close() || body::skip(core, client, ticket.head).await;
-    let close = !clear || failure.must_close() || ticket.closes();
+    // After a CONNECT whatever follows is meant for a tunnel; a client that waits for
+    // `100 Continue` may send its body or not.
+    let spent = failure.must_close()
+        || ticket.head.method == Method::Connect
+        || (ticket.head.expect_continue && !read);
+    let clear = !spent && (read || body::skip(core, client, ticket.head).await);
+    let close = !clear || ticket.closes();
     let mut out = Vec::with_capacity(512);
     failure.write(ticket, close, &mut out);
     match client.send(core, &out).await {

@@ -10,7 +10,7 @@ use crate::replicas::Fleet;
 use crate::routing::Policy;
 use crate::runtime::log::Log;
 use crate::runtime::snapshot::Snapshot;
-use crate::tenants::KeyTable;
+use crate::tenants::{KeyTable, OPEN_TENANT, TenantRef};
 use crate::usage::UsageSink;
 
 /// Configuration and fleet, published as one so that a request sees both of one moment.
@@ -19,6 +19,8 @@ pub(super) struct Published {
     pub fleet: Arc<Fleet>,
     /// Who may call.
     pub keys: KeyTable,
+    /// Names of the tenants, by index; "open" when there are none.
+    tenants: Vec<Arc<str>>,
     /// Time limits.
     pub timeouts: Timeouts,
     /// Retry limits.
@@ -36,11 +38,15 @@ pub(super) struct Published {
 impl Published {
     /// From a configuration and the fleet built from it.
     #[must_use]
-    pub fn new(config: Arc<Config>, fleet: Arc<Fleet>) -> Published {
+    pub(super) fn new(config: Arc<Config>, fleet: Arc<Fleet>) -> Published {
         use crate::config::Policy as Asked;
         Published {
             fleet,
             keys: KeyTable::new(&config.tenants),
+            tenants: match config.tenants.as_slice() {
+                [] => vec![OPEN_TENANT.into()],
+                tenants => tenants.iter().map(|t| t.id.as_str().into()).collect(),
+            },
             timeouts: config.timeouts,
             retry: config.retry,
             policy: match config.routing.policy.runs_as() {
@@ -52,6 +58,19 @@ impl Published {
             half_close_allowed: config.server.half_close == HalfClose::Allow,
             config,
         }
+    }
+}
+
+impl Published {
+    /// The caller's name.
+    pub(super) fn tenant(&self, caller: TenantRef) -> Arc<str> {
+        self.tenants.get(caller.index).map_or_else(|| OPEN_TENANT.into(), Arc::clone)
+    }
+
+    /// May the caller use the pool of that name?
+    pub(super) fn may_use(&self, caller: TenantRef, pool: &str) -> bool {
+        let open = self.config.tenants.is_empty();
+        open || self.config.tenants.get(caller.index).is_some_and(|t| t.may_use(pool))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::http1::{RequestHead, ResponseHead, Version, write};
 use crate::openai::{Call, Endpoint, Usage};
 use crate::replicas::{Pool, Replica, Served};
 use crate::runtime::clock;
-use crate::tenants::TenantRef;
+use crate::tenants::KeyId;
 use crate::usage::{Outcome, Slot, SmallId, TokensSource, UsageRecord};
 
 /// Longest id of a caller's that is kept.
@@ -46,7 +46,7 @@ pub(super) struct Ticket<'t> {
     seen: Seen,
     usage: Option<Usage>,
     call: Option<Called>,
-    caller: Option<(Endpoint, TenantRef)>,
+    caller: Option<(Endpoint, KeyId, Arc<str>)>,
     slot: Option<Slot>,
     replica: Option<Arc<Replica>>,
     answer_type: Vec<u8>,
@@ -62,7 +62,7 @@ struct Trace {
 
 /// What was asked for.
 struct Called {
-    model: Box<str>,
+    model: Option<Arc<str>>,
     pool: Arc<Pool>,
     adapter: Option<Arc<str>>,
     stream: bool,
@@ -74,6 +74,7 @@ impl<'t> Ticket<'t> {
     pub(super) fn open(core: &'t Core, bytes: &[u8], head: &'t RequestHead) -> Ticket<'t> {
         let now = clock::now_ns();
         let asked = head.request_id.map(|s| s.of(bytes)).filter(|id| is_valid_id(id));
+        let asked = asked.and_then(|id| SmallId::new(std::str::from_utf8(id).ok()?));
         let owned = |span: Option<crate::http1::Span>| span.map(|s| s.of(bytes).to_vec());
         let deadline = head.deadline_ms.and_then(|s| std::str::from_utf8(s.of(bytes)).ok());
         core.metrics.in_flight.add(1);
@@ -84,7 +85,7 @@ impl<'t> Ticket<'t> {
             tried: Vec::new(),
             tokens_estimated: 0,
             head_sent: false,
-            id: asked.map_or_else(|| new_id(core), SmallId::new),
+            id: asked.unwrap_or_else(|| new_id(core)),
             trace: Trace { parent: owned(head.traceparent), state: owned(head.tracestate) },
             deadline_ms: deadline.and_then(|text| text.parse().ok()).filter(|&ms| ms > 0),
             started_ns: now,
@@ -106,7 +107,7 @@ impl<'t> Ticket<'t> {
 
     /// The id under which the request is known everywhere.
     pub(super) fn request_id(&self) -> &[u8] {
-        self.id.as_bytes()
+        self.id.as_str().as_bytes()
     }
 
     /// The stage that was under way has ended.
@@ -117,8 +118,8 @@ impl<'t> Ticket<'t> {
     }
 
     /// Endpoint and caller are known: from here on there is a record.
-    pub(super) fn caller(&mut self, endpoint: Endpoint, tenant: TenantRef) {
-        self.caller = Some((endpoint, tenant));
+    pub(super) fn caller(&mut self, endpoint: Endpoint, key_id: KeyId, tenant: Arc<str>) {
+        self.caller = Some((endpoint, key_id, tenant));
     }
 
     /// Takes the record's place in the usage log's ring.
@@ -135,7 +136,7 @@ impl<'t> Ticket<'t> {
         let output = output.min(OUTPUT_TOKENS_BALANCED_MAX).saturating_mul(call.sequences());
         self.tokens_estimated = input.saturating_add(output);
         self.call = Some(Called {
-            model: call.model_name(body).unwrap_or_default().into(),
+            model: call.model_name(body).map(Into::into),
             pool: Arc::clone(pool),
             adapter: served.adapter.clone(),
             stream: call.stream,
@@ -213,17 +214,12 @@ impl<'t> Ticket<'t> {
         self.seen.content_events > 0
     }
 
-    /// Something of a stream that is not content was passed on: it is not passed on twice.
-    pub(super) fn role_sent(&self) -> bool {
-        self.head_sent
-    }
-
     /// Appends the trace context for the replica.
     pub(super) fn write_trace_context(&self, out: &mut Vec<u8>) {
         if let Some(parent) = &self.trace.parent {
-            write::field(out, "traceparent", parent);
+            let _ = write::field(out, "traceparent", parent);
             if let Some(state) = &self.trace.state {
-                write::field(out, "tracestate", state);
+                let _ = write::field(out, "tracestate", state);
             }
         }
     }
@@ -233,9 +229,11 @@ impl<'t> Ticket<'t> {
         self.head.version == Version::Http11
     }
 
-    /// The connection ends with this answer.
+    /// The connection ends with this answer. (HTTP/1.0 could keep it by an extension that no
+    /// client of this API needs.)
     pub(super) fn closes(&self) -> bool {
-        !self.head.keep_alive || self.core.draining()
+        let keeps = self.head.keep_alive && self.head.version == Version::Http11;
+        !keeps || self.core.draining()
     }
 
     /// Begins the head of an answer that is no stream, with the engine's type.
@@ -269,9 +267,9 @@ impl<'t> Ticket<'t> {
 
     /// Closes the books.
     pub(super) fn ended(&mut self, outcome: Outcome) {
-        let Some((endpoint, tenant)) = self.caller.take() else { return };
+        let Some(caller) = self.caller.take() else { return };
         let now = clock::now_ns();
-        let record = self.record(endpoint, &tenant, outcome, now);
+        let record = self.record(caller, outcome, now);
         self.count(&record, now);
         // Refused before a place was taken: one more try, so that refusals are on record too.
         let slot = self.slot.take().or_else(|| self.core.shared.usage.reserve().ok());
@@ -288,8 +286,7 @@ fn ms(ns: u64) -> f64 {
 impl Ticket<'_> {
     fn record(
         &self,
-        endpoint: Endpoint,
-        tenant: &TenantRef,
+        (endpoint, key_id, tenant): (Endpoint, KeyId, Arc<str>),
         outcome: Outcome,
         now: u64,
     ) -> UsageRecord {
@@ -307,9 +304,9 @@ impl Ticket<'_> {
         UsageRecord {
             ts_unix_ms: clock::unix_ms(),
             request_id: self.id,
-            tenant: Arc::clone(&tenant.tenant),
-            key_id: tenant.key_id,
-            model: call.map(|c| c.model.clone()).unwrap_or_default(),
+            tenant,
+            key_id,
+            model: call.and_then(|c| c.model.clone()),
             pool: call.map(|c| Arc::clone(&c.pool.name)),
             adapter: call.and_then(|c| c.adapter.clone()),
             replica: self.replica.as_ref().map(|r| Arc::clone(&r.id)),
@@ -317,15 +314,15 @@ impl Ticket<'_> {
             stream: call.is_some_and(|c| c.stream),
             outcome,
             status: self.status,
-            input_tokens: input,
+            input_tokens: Some(input),
             cached_tokens: cached,
-            output_tokens: output,
-            tokens_source: match usage {
+            output_tokens: Some(output),
+            tokens_source: Some(match usage {
                 Some(_) => TokensSource::Engine,
                 None => TokensSource::Gateway,
-            },
-            reserved_tokens: 0,
-            refunded_tokens: 0,
+            }),
+            reserved_tokens: Some(0),
+            refunded_tokens: Some(0),
             cost: price.map(|p| {
                 let hit = cached.unwrap_or(0).min(input);
                 let tokens = (input - hit) as f64 * p.input
@@ -334,11 +331,11 @@ impl Ticket<'_> {
                 tokens / 1e6
             }),
             attempts: self.attempts,
-            queue_ms: 0.0,
-            gateway_ms: ms(self.gateway_ns(now)),
+            queue_ms: Some(0.0),
+            gateway_ms: Some(ms(self.gateway_ns(now))),
             ttft_ms: self.first_content_ns.map(|at| ms(at.saturating_sub(self.started_ns))),
             tpot_ms: self.tpot_ns(output).map(ms),
-            total_ms: ms(now.saturating_sub(self.started_ns)),
+            total_ms: Some(ms(now.saturating_sub(self.started_ns))),
             predicted_cached_tokens: None,
             predicted_ttft_ms: None,
         }
@@ -357,16 +354,16 @@ impl Ticket<'_> {
     fn count(&self, record: &UsageRecord, now: u64) {
         let metrics = &self.core.metrics;
         metrics.stage(Stage::Total).observe_ns(self.gateway_ns(now));
-        let Some(pool) = &record.pool else { return };
+        let pool = record.pool.as_ref().unwrap_or(&self.core.no_pool);
         let cells = self.core.pools.pool(metrics, pool);
         self.core.pools.count(&cells, pool, record.endpoint, record.outcome);
-        cells.input.add(record.input_tokens);
+        cells.input.add(record.input_tokens.unwrap_or(0));
         cells.cached.add(record.cached_tokens.unwrap_or(0));
-        cells.output.add(record.output_tokens);
+        cells.output.add(record.output_tokens.unwrap_or(0));
         if let Some(at) = self.first_content_ns {
             cells.ttft.observe_ns(at.saturating_sub(self.started_ns));
         }
-        if let Some(tpot) = self.tpot_ns(record.output_tokens).filter(|&ns| ns > 0) {
+        if let Some(tpot) = self.tpot_ns(record.output_tokens.unwrap_or(0)).filter(|&ns| ns > 0) {
             cells.tpot.observe_ns(tpot);
         }
     }
@@ -393,5 +390,6 @@ fn new_id(core: &Core) -> SmallId {
     for (i, digit) in text.iter_mut().enumerate() {
         *digit = HEX.get((bits >> (i * 4)) as usize & 15).copied().unwrap_or(b'0');
     }
-    SmallId::new(&text)
+    // Hex digits are UTF-8, and 32 of them fit.
+    std::str::from_utf8(&text).ok().and_then(SmallId::new).unwrap_or_default()
 }

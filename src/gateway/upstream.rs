@@ -32,7 +32,9 @@ use crate::routing::{self, FleetView};
 /// Interim responses (1xx) that are skipped.
 const INTERIM_MAX: u32 = 8;
 /// Bytes received at once from a replica; more waits in the kernel, which slows the replica.
-const READ_BYTES_MAX: usize = 256 * 1024;
+const READ_BYTES_MAX: usize = 64 * 1024;
+/// Tokens that a request without a limit may take, for its time limit only.
+const OUTPUT_TOKENS_DEFAULT: u64 = 1_000;
 /// Slices of one send: the head, the pieces of an edited body.
 const SLICES_MAX: usize = 16;
 
@@ -42,6 +44,8 @@ pub(super) struct Plan<'p> {
     pub stream: bool,
     pub outgoing: Outgoing,
     pub client_keeps: bool,
+    /// Output tokens of one sequence that the request may take.
+    output_tokens: u64,
     take_usage_out: bool,
     edits: Edits,
     pub body: Body,
@@ -71,6 +75,7 @@ impl<'p> Plan<'p> {
                 Version::Http10 => Outgoing::Plain,
             },
             client_keeps: head.keep_alive,
+            output_tokens: call.output_tokens_max().unwrap_or(OUTPUT_TOKENS_DEFAULT),
             take_usage_out: !call.client_asked_for_usage(),
             edits,
             body,
@@ -81,21 +86,33 @@ impl<'p> Plan<'p> {
         })
     }
 
+    /// Time until the first content must be there, in ms; 0 = any. An answer that is no stream is
+    /// all there at once, so it gets the time of its tokens besides.
+    pub(super) fn first_ms(&self) -> u64 {
+        let timeouts = &self.published.timeouts;
+        match (timeouts.first_token_ms, timeouts.next_token_ms) {
+            (first, _) if self.stream || !self.endpoint.generates() => first,
+            (0, _) | (_, 0) => 0,
+            (first, next) => first.saturating_add(next.saturating_mul(self.output_tokens)),
+        }
+    }
+
     /// The request's head for `replica`, written anew from the fields that we allow.
     fn write_head(&self, replica: &Replica, ticket: &Ticket<'_>, length: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(384);
-        write::request_line(&mut out, Method::Post, self.endpoint.path());
-        write::field(&mut out, "host", replica.authority.as_bytes());
+        // Every value below was checked by whoever parsed it; one that is unfit is left out.
+        let _ = write::request_line(&mut out, Method::Post, self.endpoint.path());
+        let _ = write::field(&mut out, "host", replica.authority.as_bytes());
         if let Some(key) = &self.pool.api_key {
             out.extend_from_slice(b"authorization: Bearer ");
             out.extend_from_slice(key.expose().as_bytes());
             out.extend_from_slice(b"\r\n");
         }
         let kind = self.content_type.as_deref().unwrap_or(b"application/json");
-        write::field(&mut out, "content-type", kind);
+        let _ = write::field(&mut out, "content-type", kind);
         write::number_field(&mut out, "content-length", length as u64);
-        write::field(&mut out, "accept-encoding", b"identity");
-        write::field(&mut out, "x-request-id", ticket.request_id());
+        let _ = write::field(&mut out, "accept-encoding", b"identity");
+        let _ = write::field(&mut out, "x-request-id", ticket.request_id());
         ticket.write_trace_context(&mut out);
         out.extend_from_slice(b"\r\n");
         out
@@ -322,16 +339,17 @@ async fn begin(
     replica: &Replica,
     (stream, inbox): Side<'_>,
 ) -> Result<(ResponseHead, Begun), Attempt> {
-    let first_token = ticket.first_token_ms(plan.published.timeouts.first_token_ms);
-    client.deadline.set(first_token);
-    send(core, client, plan, ticket, replica, (stream, inbox)).await?;
-    let head = read_head(core, client, ticket, (stream, inbox)).await?;
+    client.deadline.set(ticket.first_token_ms(plan.first_ms()));
+    let whole = send(core, client, plan, ticket, replica, (stream, inbox)).await?;
+    let mut head = read_head(core, client, ticket, (stream, inbox)).await?;
     let filled = inbox.filled();
     if head.content_encoding.is_some_and(|c| !c.of(filled).eq_ignore_ascii_case(b"identity")) {
         return Err(broken("it compressed its answer unasked"));
     }
     let kind = head.content_type.map(|s| s.of(filled)).unwrap_or_default();
     let events = is_event_stream(kind);
+    // An answer that came before the whole request: the rest would be read as the next one.
+    head.keep_alive &= whole;
     ticket.answered(&head, filled);
     inbox.consume(head.head_bytes as usize);
     if head.status == 200 && events && plan.stream {
@@ -361,7 +379,7 @@ fn is_event_stream(kind: &[u8]) -> bool {
 }
 
 /// Sends head and edited body as slices of where they lie; ends early when the replica answers
-/// before it has read everything (it may refuse a long body and close).
+/// before it has read everything (it may refuse a long body and close): then the value is false.
 async fn send(
     core: &Core,
     client: &mut Client,
@@ -369,7 +387,7 @@ async fn send(
     ticket: &Ticket<'_>,
     replica: &Replica,
     (stream, inbox): Side<'_>,
-) -> Result<(), Attempt> {
+) -> Result<bool, Attempt> {
     let length = plan.edits.len(plan.body.bytes(client));
     let head = plan.write_head(replica, ticket, length);
     let total = head.len().saturating_add(length);
@@ -385,7 +403,7 @@ async fn send(
                 Poll::Ready(Err(_)) => {
                     // It may have answered before it stopped reading: that answer counts.
                     return Poll::Ready(if receive(core, stream, inbox) == Received::Bytes {
-                        Ok(())
+                        Ok(false)
                     } else {
                         Err(broken("the connection ended while the request was sent"))
                     });
@@ -393,7 +411,7 @@ async fn send(
                 Poll::Pending => return poll_blocked_send(cx, core, client, stream, inbox),
             }
         }
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(true))
     })
     .await
 }
@@ -404,9 +422,9 @@ fn poll_blocked_send(
     client: &mut Client,
     stream: &mut Stream,
     inbox: &mut Buffer,
-) -> Poll<Result<(), Attempt>> {
+) -> Poll<Result<bool, Attempt>> {
     if stream.poll_readable(cx).is_ready() && receive(core, stream, inbox) == Received::Bytes {
-        return Poll::Ready(Ok(()));
+        return Poll::Ready(Ok(false));
     }
     if client.poll_gone(cx, core).is_ready() {
         return Poll::Ready(Err(Attempt::ClientGone));

@@ -406,6 +406,7 @@ mod tests {
             ";a=\"b\"c",
             ";a=\"\0\"",
             ";a=\"\\\r\n\"",
+            ";a=\"\\\0\"",
             ";\n",
             ";a\n",
             ",a",
@@ -459,6 +460,33 @@ mod tests {
         assert!(!is_refused(modest_chunks.as_bytes()));
         let padded = "000000000000001\r\nx\r\n".repeat(10_000);
         assert!(pieces(ChunkTracker::response(), padded.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn the_overhead_limit_admits_its_amount_and_no_more() {
+        // 20 bytes of framing a chunk, and no data earns any: the first byte too many is certain.
+        let body = "0000000000000001\r\nx\r\n".repeat(1000);
+        let mut tracker = ChunkTracker::new(0);
+        let framing_bytes = body
+            .bytes()
+            .map_while(|byte| tracker.next(&[byte]).ok())
+            .filter(|piece| piece.kind == PieceKind::Framing)
+            .count();
+        assert_eq!(framing_bytes as u64, CHUNK_OVERHEAD_BASE_BYTES);
+    }
+
+    #[test]
+    fn an_error_says_what_was_wrong() {
+        for (body, reason) in [
+            ("x", "malformed chunk size"),
+            ("1;\r\n", "malformed chunk extension"),
+            ("1\r\nxy", "chunk data not ended by CRLF"),
+            ("1\rx", "carriage return without line feed in chunked body"),
+            ("0\r\n:", "malformed trailer"),
+        ] {
+            let error = pieces(ChunkTracker::request(), body.as_bytes()).unwrap_err();
+            assert_eq!((error.reason(), error.to_string().as_str()), (reason, reason), "{body:?}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | what does a response say | [`response`](parse_response) | [`ResponseHead`] |
 //! | how long is the body | `framing` | [`BodyLength`], [`ResponseBody`] |
 //! | what is each byte of a chunked body | [`chunked`](ChunkTracker) | [`Piece`] |
-//! | bytes of a head or chunk of our own | [`write`] | appended to a buffer |
+//! | bytes of a head or chunk of our own | [`mod@write`] | appended to a buffer |
 //!
 //! State: only what [`HeadScanner`] and [`ChunkTracker`] hold, one of each per direction of a
 //! connection, owned by the connection's core. Nothing here allocates, reads a clock, knows a

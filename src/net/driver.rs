@@ -56,8 +56,8 @@ impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mend = match self.cause.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
-                "forbidden here: set sysctl kernel.io_uring_disabled=0, or run the container with a \
-                 seccomp profile that allows io_uring_setup, io_uring_enter and io_uring_register"
+                "forbidden here: set sysctl kernel.io_uring_disabled=0, or run the container with \
+                 a seccomp profile that allows io_uring_setup, io_uring_enter, io_uring_register"
             }
             Some(libc::ENOSYS) => "this kernel has none: Linux 6.1 or newer is needed",
             Some(libc::EINVAL) => "this kernel lacks DEFER_TASKRUN: Linux 6.1 or newer is needed",

@@ -262,13 +262,13 @@ impl Reader<'_> {
     fn member(&mut self, scanner: &mut Scanner<'_>, key: Key<'_>) -> Result<(), BodyError> {
         self.call.members = key.index + 1;
         let named = |field: &&str| field.as_bytes() == key.name;
-        if let Some(bit) = FIELDS.iter().position(|field| named(&field)) {
+        if let Some(bit) = FIELDS.iter().position(named) {
             let field = FIELDS.get(bit).copied().unwrap_or_default();
             if reads(self.endpoint, field) {
                 self.once(field, bit, key.span)?;
                 return self.field(scanner, field);
             }
-        } else if let Some(bit) = POLICY_FIELDS.iter().position(|field| named(&field)) {
+        } else if let Some(bit) = POLICY_FIELDS.iter().position(named) {
             let name = POLICY_FIELDS.get(bit).copied().unwrap_or_default();
             self.once(name, FIELDS.len() + bit, key.span)?;
             let value = scanner.value()?;

@@ -42,7 +42,8 @@ pub enum Prompt {
     },
 }
 
-/// Reads `prompt` or `input`; no prompt and no span for null. With `items`, a list may hold objects.
+/// Reads `prompt` or `input`; no prompt and no span for null. With `items`, a list may hold
+/// objects.
 pub(super) fn read_prompt(
     scanner: &mut Scanner<'_>,
     body: &[u8],

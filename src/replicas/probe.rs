@@ -73,16 +73,14 @@ async fn probe(
         *round = 0;
         return false;
     }
-    if round.is_multiple_of(MODELS_EVERY) || replica.models.load().is_none() {
-        if let Some((200, body)) = get(pool, replica, addr, "/v1/models").await
-            && let Ok(list) = models::parse(&body)
-        {
-            let known = replica.models.load_full();
-            if known.is_none_or(|old| !same(&old, &list)) {
-                replica.models.store(Some(Arc::new(list)));
-                learned();
-            }
-        }
+    let due = round.is_multiple_of(MODELS_EVERY) || replica.models.load().is_none();
+    if due
+        && let Some((200, body)) = get(pool, replica, addr, "/v1/models").await
+        && let Ok(list) = models::parse(&body)
+        && replica.models.load_full().is_none_or(|known| !same(&known, &list))
+    {
+        replica.models.store(Some(Arc::new(list)));
+        learned();
     }
     *round = round.wrapping_add(1);
     true

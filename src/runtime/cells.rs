@@ -124,7 +124,9 @@ mod tests {
     #[test]
     fn durations_fall_into_the_bucket_whose_bound_they_do_not_pass() {
         let h = Histogram::default();
-        [0, 100_000, 100_001, 120_000_000_000, 120_000_000_001].map(|ns| h.observe_ns(ns));
+        for ns in [0, 100_000, 100_001, 120_000_000_000, 120_000_000_001] {
+            h.observe_ns(ns);
+        }
         let mut sum = Sum::default();
         sum.add(&h);
         assert_eq!((sum.buckets[0], sum.buckets[1]), (2, 1));

@@ -34,11 +34,15 @@ impl<T> Snapshot<T> {
     }
 }
 
+/// A value held by a core. The outer count is the core's own, so that holding one more costs no
+/// write to a line that all cores share.
+pub type Held<T> = Rc<Arc<T>>;
+
 /// The reading side of one core.
 pub struct Reader<T> {
     source: Arc<Snapshot<T>>,
     generation: u64,
-    value: Rc<Arc<T>>,
+    value: Held<T>,
 }
 
 impl<T> Reader<T> {
@@ -50,7 +54,7 @@ impl<T> Reader<T> {
     }
 
     /// The newest value. The handle stays valid while a request holds it.
-    pub fn get(&mut self) -> Rc<Arc<T>> {
+    pub fn get(&mut self) -> Held<T> {
         let generation = self.source.generation.load(Ordering::Acquire);
         if generation != self.generation {
             self.generation = generation;

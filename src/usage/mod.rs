@@ -1,11 +1,10 @@
-//! The record of what was served, and its way to the disk.
+//! The record of what was served, and its sinks.
 //!
-//! A core makes a [`UsageRecord`] and pushes it into a bounded ring; the writer thread takes it out
-//! and appends it. A request reserves its place in the ring before it starts, so that a record is
-//! never lost for want of room and no core ever waits for a disk.
+//! `record` is the data and its JSON line: no I/O, no clock. `writer` owns the file, on a thread of
+//! its own; the cores reach it through a bounded ring that never blocks them.
 
 mod record;
 mod writer;
 
 pub use record::{Outcome, SmallId, TokensSource, UsageRecord};
-pub use writer::{Counts, Slot, UsageSink, UsageUnavailable, Writer};
+pub use writer::{Slot, UsageCounters, UsageSink, UsageUnavailable, UsageWriter};

@@ -1,4 +1,7 @@
-//! One request's record and its JSON line (the contract, section 4). No I/O, no clock.
+//! One request's usage record, and its line of JSON (RFC 8259), fields in the documented order.
+//!
+//! Plain data without I/O or clock. A core builds it when a request ends: names are shared `Arc`s,
+//! the request id is inline, so that nothing is allocated for it.
 
 use std::sync::Arc;
 
@@ -7,30 +10,30 @@ use crate::config::KeyId;
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Served whole.
+    /// Answered in full.
     Ok,
-    /// The client left before the end.
+    /// The client went away first.
     ClientCancelled,
-    /// Replicas failed before any content.
+    /// The replica failed before the first content event.
     UpstreamError,
-    /// Cut after content was passed on.
+    /// The replica failed after the first content event.
     Truncated,
-    /// A time limit passed before any content.
+    /// A deadline or timeout passed before the first content event.
     Deadline,
-    /// Not enough quota.
+    /// The tenant's tokens were spent.
     RejectedQuota,
-    /// Too many at once.
+    /// Too many requests of the tenant at once.
     RejectedConcurrency,
-    /// The fleet, the engine's queue or the usage log had no room.
+    /// The fleet was full.
     RejectedOverload,
-    /// The request itself was at fault.
+    /// The request itself was wrong.
     RejectedInvalid,
-    /// No replica alive.
+    /// No replica was alive.
     NoReplica,
 }
 
 impl Outcome {
-    /// Every outcome, in the contract's order.
+    /// All of them, in the order of the documentation.
     pub const ALL: [Outcome; 10] = [
         Outcome::Ok,
         Outcome::ClientCancelled,
@@ -44,9 +47,8 @@ impl Outcome {
         Outcome::NoReplica,
     ];
 
-    /// Its name in records and labels.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    /// As records and metrics spell it.
+    pub fn as_str(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
             Outcome::ClientCancelled => "client_cancelled",
@@ -67,300 +69,393 @@ impl Outcome {
 pub enum TokensSource {
     /// The engine's usage.
     Engine,
-    /// The gateway's own count or estimate: the engine gave none.
+    /// The gateway's own count, where the engine's never came.
     Gateway,
 }
 
-/// A short text without an allocation: a request id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A request id of at most 64 bytes, inline.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SmallId {
     bytes: [u8; SmallId::BYTES_MAX],
     len: u8,
 }
 
-impl SmallId {
-    /// Longest text.
-    pub const BYTES_MAX: usize = 64;
-
-    /// The first 64 bytes of `text`.
-    #[must_use]
-    pub fn new(text: &[u8]) -> SmallId {
-        let len = text.len().min(SmallId::BYTES_MAX);
-        let mut bytes = [0; SmallId::BYTES_MAX];
-        bytes[..len].copy_from_slice(&text[..len]);
-        SmallId { bytes, len: len as u8 }
-    }
-
-    /// The text.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+impl Default for SmallId {
+    fn default() -> SmallId {
+        SmallId { bytes: [0; SmallId::BYTES_MAX], len: 0 }
     }
 }
 
-/// One line of the usage log. Times in milliseconds; money in the currency of the pool's prices.
+impl SmallId {
+    /// Longest id in bytes.
+    pub const BYTES_MAX: usize = 64;
+
+    /// `None` when the text is longer than [`SmallId::BYTES_MAX`].
+    pub fn new(text: &str) -> Option<SmallId> {
+        let mut bytes = [0; SmallId::BYTES_MAX];
+        bytes.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+        Some(SmallId { bytes, len: text.len() as u8 })
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
+        std::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for SmallId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
+}
+
+/// What one request used. `None` is written as `null`: not known, or it never came to that.
 #[derive(Clone, Debug)]
 pub struct UsageRecord {
-    /// When the request ended, ms since 1970.
+    /// End of the request, in milliseconds since 1970 (UTC).
     pub ts_unix_ms: u64,
-    /// Its id.
+    /// As in the `x-request-id` of the response.
     pub request_id: SmallId,
-    /// Who asked.
+    /// The tenant's id.
     pub tenant: Arc<str>,
-    /// With which key.
+    /// Public name of the key.
     pub key_id: KeyId,
-    /// The model as asked for; empty when none was named.
-    pub model: Box<str>,
-    /// The pool that serves it.
+    /// The model asked for.
+    pub model: Option<Arc<str>>,
+    /// The pool it meant.
     pub pool: Option<Arc<str>>,
-    /// The adapter, if the model is one.
+    /// The LoRA adapter it meant.
     pub adapter: Option<Arc<str>>,
-    /// The replica of the last attempt.
+    /// Id of the replica that served it, or was tried last.
     pub replica: Option<Arc<str>>,
-    /// The endpoint's name.
+    /// Path of the endpoint, `/v1/chat/completions`.
     pub endpoint: &'static str,
-    /// Was a stream asked for?
+    /// A stream was asked for.
     pub stream: bool,
     /// How it ended.
     pub outcome: Outcome,
-    /// Status sent, or that would have been.
+    /// Status sent, or the one that would have been.
     pub status: u16,
-    /// Tokens in.
-    pub input_tokens: u64,
-    /// Of these, found in the replica's cache; `None` when the engine did not say.
+    /// Tokens of the prompt.
+    pub input_tokens: Option<u64>,
+    /// Those of them that came from the prefix cache; `None` when the engine did not say, which is
+    /// not zero.
     pub cached_tokens: Option<u64>,
-    /// Tokens out.
-    pub output_tokens: u64,
-    /// Who counted.
-    pub tokens_source: TokensSource,
-    /// Tokens reserved before the start.
-    pub reserved_tokens: u64,
-    /// Of these, given back at the end.
-    pub refunded_tokens: u64,
-    /// What it costs, when the pool has prices.
+    /// Tokens produced, also when cut short.
+    pub output_tokens: Option<u64>,
+    /// Who counted; `None` when there was nothing to count.
+    pub tokens_source: Option<TokensSource>,
+    /// Tokens taken from the quota at the start.
+    pub reserved_tokens: Option<u64>,
+    /// Those of them given back at the end.
+    pub refunded_tokens: Option<u64>,
+    /// Money, by the pool's prices.
     pub cost: Option<f64>,
-    /// Replicas tried.
+    /// Attempts upstream.
     pub attempts: u32,
-    /// Wait in the queue.
-    pub queue_ms: f64,
-    /// Time within the gateway, without the engine's and the client's.
-    pub gateway_ms: f64,
-    /// From the request's head to the first content event.
+    /// Wait in the queue, in milliseconds, as all below.
+    pub queue_ms: Option<f64>,
+    /// The gateway's own share of the time before the first byte went upstream.
+    pub gateway_ms: Option<f64>,
+    /// To the first content event.
     pub ttft_ms: Option<f64>,
-    /// Mean time per output token after the first.
+    /// Per output token after the first.
     pub tpot_ms: Option<f64>,
-    /// From the request's head to the end of the answer.
-    pub total_ms: f64,
-    /// Cached tokens that the router expected.
+    /// From the head to the end.
+    pub total_ms: Option<f64>,
+    /// The router's prediction of `cached_tokens`.
     pub predicted_cached_tokens: Option<u64>,
-    /// Time to first token that the router expected.
+    /// The router's prediction of `ttft_ms`.
     pub predicted_ttft_ms: Option<f64>,
 }
 
 impl UsageRecord {
-    /// Appends the record as one JSON line.
+    /// Appends the record as one line of JSON, with its newline.
     pub fn write_json(&self, out: &mut Vec<u8>) {
-        let mut line = Line { out, first: true };
-        line.key("ts");
-        write_time(line.out, self.ts_unix_ms);
-        line.text("request_id", self.request_id.as_bytes());
-        line.text("tenant", self.tenant.as_bytes());
-        line.text("key_id", self.key_id.as_str().as_bytes());
-        line.text("model", self.model.as_bytes());
-        line.optional("pool", self.pool.as_deref());
-        line.optional("adapter", self.adapter.as_deref());
-        line.optional("replica", self.replica.as_deref());
-        line.text("endpoint", self.endpoint.as_bytes());
+        out.extend_from_slice(b"{\"ts\":\"");
+        write_rfc3339_ms(out, self.ts_unix_ms);
+        out.push(b'"');
+        let mut line = Line { out };
+        line.text("request_id", Some(self.request_id.as_str()));
+        line.text("tenant", Some(&self.tenant));
+        line.text("key_id", Some(self.key_id.as_str()));
+        line.text("model", self.model.as_deref());
+        line.text("pool", self.pool.as_deref());
+        line.text("adapter", self.adapter.as_deref());
+        line.text("replica", self.replica.as_deref());
+        line.text("endpoint", Some(self.endpoint));
         line.raw("stream", if self.stream { b"true" } else { b"false" });
-        line.text("outcome", self.outcome.name().as_bytes());
-        line.number("status", self.status.into());
-        line.number("input_tokens", self.input_tokens);
-        line.maybe("cached_tokens", self.cached_tokens);
-        line.number("output_tokens", self.output_tokens);
+        line.text("outcome", Some(self.outcome.as_str()));
+        line.whole("status", Some(self.status.into()));
+        line.whole("input_tokens", self.input_tokens);
+        line.whole("cached_tokens", self.cached_tokens);
+        line.whole("output_tokens", self.output_tokens);
         line.text(
             "tokens_source",
-            match self.tokens_source {
-                TokensSource::Engine => b"engine",
-                TokensSource::Gateway => b"gateway",
-            },
+            self.tokens_source.map(|source| match source {
+                TokensSource::Engine => "engine",
+                TokensSource::Gateway => "gateway",
+            }),
         );
-        line.number("reserved_tokens", self.reserved_tokens);
-        line.number("refunded_tokens", self.refunded_tokens);
-        line.float("cost", self.cost, 9);
-        line.number("attempts", self.attempts.into());
-        line.float("queue_ms", Some(self.queue_ms), 3);
-        line.float("gateway_ms", Some(self.gateway_ms), 3);
-        line.float("ttft_ms", self.ttft_ms, 3);
-        line.float("tpot_ms", self.tpot_ms, 3);
-        line.float("total_ms", Some(self.total_ms), 3);
-        line.maybe("predicted_cached_tokens", self.predicted_cached_tokens);
-        line.float("predicted_ttft_ms", self.predicted_ttft_ms, 3);
+        line.whole("reserved_tokens", self.reserved_tokens);
+        line.whole("refunded_tokens", self.refunded_tokens);
+        line.real("cost", self.cost);
+        line.whole("attempts", Some(self.attempts.into()));
+        line.real("queue_ms", self.queue_ms);
+        line.real("gateway_ms", self.gateway_ms);
+        line.real("ttft_ms", self.ttft_ms);
+        line.real("tpot_ms", self.tpot_ms);
+        line.real("total_ms", self.total_ms);
+        line.whole("predicted_cached_tokens", self.predicted_cached_tokens);
+        line.real("predicted_ttft_ms", self.predicted_ttft_ms);
         out.extend_from_slice(b"}\n");
     }
 }
 
 struct Line<'o> {
     out: &'o mut Vec<u8>,
-    first: bool,
 }
 
 impl Line<'_> {
-    fn key(&mut self, name: &str) {
-        self.out.push(if self.first { b'{' } else { b',' });
-        self.first = false;
-        self.out.push(b'"');
+    fn raw(&mut self, name: &str, value: &[u8]) {
+        self.out.extend_from_slice(b",\"");
         self.out.extend_from_slice(name.as_bytes());
         self.out.extend_from_slice(b"\":");
-    }
-
-    fn raw(&mut self, name: &str, value: &[u8]) {
-        self.key(name);
         self.out.extend_from_slice(value);
     }
 
-    fn text(&mut self, name: &str, value: &[u8]) {
-        self.key(name);
-        write_string(self.out, value);
-    }
-
-    fn optional(&mut self, name: &str, value: Option<&str>) {
+    fn whole(&mut self, name: &str, value: Option<u64>) {
         match value {
-            Some(value) => self.text(name, value.as_bytes()),
+            Some(value) => self.raw(name, itoa::Buffer::new().format(value).as_bytes()),
             None => self.raw(name, b"null"),
         }
     }
 
-    fn number(&mut self, name: &str, value: u64) {
-        self.raw(name, itoa::Buffer::new().format(value).as_bytes());
-    }
-
-    fn maybe(&mut self, name: &str, value: Option<u64>) {
-        match value {
-            Some(value) => self.number(name, value),
+    /// JSON has no infinity and no NaN: both are `null`.
+    fn real(&mut self, name: &str, value: Option<f64>) {
+        match value.filter(|value| value.is_finite()) {
+            Some(value) => self.raw(name, ryu::Buffer::new().format_finite(value).as_bytes()),
             None => self.raw(name, b"null"),
         }
     }
 
-    /// Rounded to `digits` behind the point; null when there is none or it is not finite.
-    fn float(&mut self, name: &str, value: Option<f64>, digits: i32) {
-        let scale = 10f64.powi(digits);
-        match value.filter(|v| v.is_finite()) {
-            Some(value) => {
-                let rounded = (value * scale).round() / scale;
-                self.raw(name, ryu::Buffer::new().format_finite(rounded).as_bytes());
+    fn text(&mut self, name: &str, value: Option<&str>) {
+        let Some(value) = value else { return self.raw(name, b"null") };
+        self.raw(name, b"\"");
+        write_escaped(self.out, value);
+        self.out.push(b'"');
+    }
+}
+
+/// Escapes what RFC 8259 section 7 demands: quote, backslash, and controls below 0x20; also DEL,
+/// and with it every byte that could end a line or move a terminal.
+fn write_escaped(out: &mut Vec<u8>, text: &str) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    for &byte in text.as_bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0..=0x1f | 0x7f => {
+                let (high, low) = (HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]);
+                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', high, low]);
             }
-            None => self.raw(name, b"null"),
+            _ => out.push(byte),
         }
     }
 }
 
-/// Appends a JSON string; control characters are escaped and what is not UTF-8 becomes U+FFFD, so
-/// that a record is always one line of valid JSON.
-fn write_string(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.push(b'"');
-    let plain = |b: &u8| (0x20..0x7f).contains(b) && *b != b'"' && *b != b'\\';
-    if bytes.iter().all(plain) {
-        out.extend_from_slice(bytes);
-    } else {
-        for c in String::from_utf8_lossy(bytes).chars() {
-            match c {
-                '"' | '\\' => out.extend_from_slice(&[b'\\', c as u8]),
-                '\0'..=' ' | '\x7f' if c != ' ' => {
-                    out.extend_from_slice(format!("\\u{:04x}", c as u32).as_bytes());
-                }
-                c => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
-            }
-        }
-    }
-    out.push(b'"');
-}
-
-/// RFC 3339 in UTC with milliseconds, quoted.
-fn write_time(out: &mut Vec<u8>, unix_ms: u64) {
-    let (s, ms) = (unix_ms / 1000, unix_ms % 1000);
-    let (year, month, day) = crate::runtime::clock::civil(s / 86_400);
-    let parts: [(u64, usize, u8); 7] = [
+/// `2026-01-31T12:34:56.789Z`. Days to a civil date by Howard Hinnant's `civil_from_days`
+/// (<https://howardhinnant.github.io/date_algorithms.html>): years of March to February, in eras of
+/// 400 years.
+fn write_rfc3339_ms(out: &mut Vec<u8>, unix_ms: u64) {
+    let (days, ms_of_day) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let parts = [
         (year, 4, b'-'),
         (month, 2, b'-'),
         (day, 2, b'T'),
-        (s / 3600 % 24, 2, b':'),
-        (s / 60 % 60, 2, b':'),
-        (s % 60, 2, b'.'),
-        (ms, 3, b'Z'),
+        (ms_of_day / 3_600_000, 2, b':'),
+        (ms_of_day / 60_000 % 60, 2, b':'),
+        (ms_of_day / 1000 % 60, 2, b'.'),
+        (ms_of_day % 1000, 3, b'Z'),
     ];
-    out.push(b'"');
-    for (value, digits, end) in parts {
-        let mut place = 10u64.pow(digits as u32 - 1);
-        while place > 0 {
-            out.push(b'0' + (value / place % 10) as u8);
-            place /= 10;
-        }
+    for (value, width, end) in parts {
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(value).as_bytes();
+        out.resize(out.len() + usize::saturating_sub(width, digits.len()), b'0');
+        out.extend_from_slice(digits);
         out.push(end);
     }
-    out.push(b'"');
-}
-
-/// A record with a value in most fields.
-#[cfg(test)]
-pub(super) fn sample() -> UsageRecord {
-    UsageRecord {
-        ts_unix_ms: 1_796_004_405_007,
-        request_id: SmallId::new(b"r-1"),
-        tenant: "acme".into(),
-        key_id: KeyId::OPEN,
-        model: "a\"b\\c\n\u{7f}\u{2028}".into(),
-        pool: Some("p".into()),
-        adapter: None,
-        replica: Some("r1".into()),
-        endpoint: "chat_completions",
-        stream: true,
-        outcome: Outcome::Ok,
-        status: 200,
-        input_tokens: 31,
-        cached_tokens: Some(0),
-        output_tokens: 8,
-        tokens_source: TokensSource::Engine,
-        reserved_tokens: 0,
-        refunded_tokens: 0,
-        cost: Some(0.000_009_5),
-        attempts: 1,
-        queue_ms: 0.0,
-        gateway_ms: 0.123_456,
-        ttft_ms: Some(12.5),
-        tpot_ms: None,
-        total_ms: f64::NAN,
-        predicted_cached_tokens: None,
-        predicted_ttft_ms: None,
-    }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::config::KeyDigest;
+    use serde_json::{Value, json};
+
+    pub(in crate::usage) fn record(id: &str) -> UsageRecord {
+        UsageRecord {
+            ts_unix_ms: 1_767_225_599_123,
+            request_id: SmallId::new(id).unwrap(),
+            tenant: "acme".into(),
+            key_id: KeyDigest::of(b"abc").key_id(),
+            model: Some("gpt \"fast\"\\\n\u{7f}\u{1}é🦀".into()),
+            pool: Some("llama-8b".into()),
+            adapter: Some("sql".into()),
+            replica: Some("r2".into()),
+            endpoint: "/v1/chat/completions",
+            stream: true,
+            outcome: Outcome::Truncated,
+            status: 200,
+            input_tokens: Some(u64::MAX),
+            cached_tokens: Some(0),
+            output_tokens: Some(7),
+            tokens_source: Some(TokensSource::Engine),
+            reserved_tokens: Some(100),
+            refunded_tokens: Some(80),
+            cost: Some(0.000125),
+            attempts: 2,
+            queue_ms: Some(0.0),
+            gateway_ms: Some(0.137),
+            ttft_ms: Some(41.5),
+            tpot_ms: Some(1e-7),
+            total_ms: Some(1e17),
+            predicted_cached_tokens: Some(16),
+            predicted_ttft_ms: Some(40.25),
+        }
+    }
+
+    fn line(record: &UsageRecord) -> String {
+        let mut out = Vec::new();
+        record.write_json(&mut out);
+        String::from_utf8(out).unwrap()
+    }
 
     #[test]
-    fn a_record_is_one_line_of_json_with_every_field_in_order() {
-        let mut out = Vec::new();
-        sample().write_json(&mut out);
-        assert_eq!(out.iter().filter(|b| **b == b'\n').count(), 1);
-        let text = String::from_utf8(out).unwrap();
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let fields = "ts request_id tenant key_id model pool adapter replica endpoint stream \
-                      outcome status input_tokens cached_tokens output_tokens tokens_source \
-                      reserved_tokens refunded_tokens cost attempts queue_ms gateway_ms ttft_ms \
-                      tpot_ms total_ms predicted_cached_tokens predicted_ttft_ms";
-        let mut at = 0;
-        for field in fields.split_whitespace() {
-            assert!(value.get(field).is_some(), "{field} is missing");
-            let found = text.find(&format!("\"{field}\":")).unwrap();
-            assert!(found >= at, "{field} is out of order");
-            at = found;
+    fn the_line_is_the_record_in_json_with_every_field() {
+        let text = line(&record("req-1"));
+        let parsed: Value = serde_json::from_str(&text).unwrap();
+        let whole = json!({
+            "ts": "2025-12-31T23:59:59.123Z", "request_id": "req-1", "tenant": "acme",
+            "key_id": "ba7816bf", "model": "gpt \"fast\"\\\n\u{7f}\u{1}é🦀", "pool": "llama-8b",
+            "adapter": "sql", "replica": "r2", "endpoint": "/v1/chat/completions", "stream": true,
+            "outcome": "truncated", "status": 200, "input_tokens": u64::MAX, "cached_tokens": 0,
+            "output_tokens": 7, "tokens_source": "engine", "reserved_tokens": 100,
+            "refunded_tokens": 80, "cost": 0.000125, "attempts": 2, "queue_ms": 0.0,
+            "gateway_ms": 0.137, "ttft_ms": 41.5, "tpot_ms": 1e-7, "total_ms": 1e17,
+            "predicted_cached_tokens": 16, "predicted_ttft_ms": 40.25
+        });
+        assert_eq!(parsed, whole);
+        assert_eq!(text.matches('\n').count(), 1, "one line: {text}");
+        assert!(text.ends_with("}\n"));
+    }
+
+    #[test]
+    fn fields_come_in_the_documented_order() {
+        let text = line(&record("req-1"));
+        let names = [
+            "ts",
+            "request_id",
+            "tenant",
+            "key_id",
+            "model",
+            "pool",
+            "adapter",
+            "replica",
+            "endpoint",
+            "stream",
+            "outcome",
+            "status",
+            "input_tokens",
+            "cached_tokens",
+            "output_tokens",
+            "tokens_source",
+            "reserved_tokens",
+            "refunded_tokens",
+            "cost",
+            "attempts",
+            "queue_ms",
+            "gateway_ms",
+            "ttft_ms",
+            "tpot_ms",
+            "total_ms",
+            "predicted_cached_tokens",
+            "predicted_ttft_ms",
+        ];
+        let places: Vec<usize> =
+            names.iter().map(|name| text.find(&format!("\"{name}\":")).unwrap()).collect();
+        assert!(places.is_sorted());
+    }
+
+    #[test]
+    fn what_is_not_known_is_null() {
+        let unknown = UsageRecord {
+            model: None,
+            pool: None,
+            adapter: None,
+            replica: None,
+            input_tokens: None,
+            cached_tokens: None,
+            output_tokens: None,
+            tokens_source: None,
+            reserved_tokens: None,
+            refunded_tokens: None,
+            cost: Some(f64::NAN),
+            queue_ms: Some(f64::INFINITY),
+            gateway_ms: None,
+            ttft_ms: None,
+            tpot_ms: None,
+            total_ms: None,
+            predicted_cached_tokens: None,
+            predicted_ttft_ms: None,
+            key_id: KeyId::OPEN,
+            ..record("r")
+        };
+        let parsed: Value = serde_json::from_str(&line(&unknown)).unwrap();
+        let nulls = parsed.as_object().unwrap().values().filter(|value| value.is_null()).count();
+        assert_eq!((nulls, &parsed["key_id"]), (18, &json!("-")));
+    }
+
+    #[test]
+    fn dates_over_leap_years_and_centuries() {
+        // From `date -u -d @SECONDS +%FT%TZ`.
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.007Z"),
+            (951_782_400, "2000-02-29T00:00:00.007Z"),
+            (951_868_799, "2000-02-29T23:59:59.007Z"),
+            (1_709_164_800, "2024-02-29T00:00:00.007Z"),
+            (1_735_689_599, "2024-12-31T23:59:59.007Z"),
+            (4_107_542_399, "2100-02-28T23:59:59.007Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.007Z"),
+        ] {
+            let mut out = Vec::new();
+            write_rfc3339_ms(&mut out, seconds * 1000 + 7);
+            assert_eq!(String::from_utf8(out).unwrap(), text);
         }
-        assert_eq!(value.as_object().unwrap().len(), 27);
-        assert_eq!(value["ts"], "2026-11-30T02:06:45.007Z");
-        assert_eq!(value["model"], "a\"b\\c\n\u{7f}\u{2028}");
-        assert_eq!(value["gateway_ms"], 0.123);
-        assert_eq!(value["cached_tokens"], 0);
-        assert!(value["total_ms"].is_null() && value["adapter"].is_null());
+    }
+
+    #[test]
+    fn ids_up_to_64_bytes() {
+        let longest = "i".repeat(64);
+        assert_eq!(SmallId::new(&longest).unwrap().as_str(), longest);
+        assert!(SmallId::new(&"i".repeat(65)).is_none());
+        assert_eq!(SmallId::new("").unwrap().as_str(), "");
+    }
+
+    #[test]
+    fn outcomes_have_different_names() {
+        let mut names: Vec<_> = Outcome::ALL.map(Outcome::as_str).to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 10);
     }
 }

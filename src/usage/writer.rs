@@ -1,13 +1,22 @@
-//! The writer thread: takes records out of the ring, appends them, syncs once a second.
+//! The thread that owns the usage file, and the ring by which the cores reach it.
 //!
-//! It polls (5 ms) instead of being woken, so that a core spends no system call on it. A write
-//! that fails is repeated with the same bytes; whether requests are refused meanwhile is policy
-//! (`on_full`). A torn last line of an earlier life is cut at the start.
+//! A core reserves a [`Slot`] before a request starts and pushes the record through it when the
+//! request ends. Neither blocks, waits or wakes anybody: the thread polls. Slots and queued records
+//! together never exceed the ring, so that the push of a reserved record cannot fail.
+//!
+//! The thread appends whole batches, one write each, and calls fdatasync once a second: a crash of
+//! the host loses at most that second, a crash of the process nothing that was written. A write
+//! that fails is tried again every 100 ms from the very byte where it stopped, so that a line is
+//! never doubled or torn. Pipes are written without blocking. A file that was renamed away (by
+//! logrotate) is opened anew.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,340 +25,370 @@ use crossbeam_queue::ArrayQueue;
 use super::record::UsageRecord;
 use crate::config::{OnFull, UsageConfig};
 
-/// Requests under way and records not yet written, together.
-const PLACES: usize = 65_536;
-/// Between two looks at the ring.
-const POLL: Duration = Duration::from_millis(5);
-/// Between two `fdatasync`.
-const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Between two tries of a write that failed.
-const RETRY_EVERY: Duration = Duration::from_millis(100);
-/// Records of one write.
-const BATCH: usize = 4_096;
+/// Requests open and records queued, over all cores: about 30 s of a full disk at 2,000 requests a
+/// second, and some 25 MB.
+const CAPACITY: usize = 65_536;
+/// A batch is written once it has this many bytes; the last record may pass it.
+const BATCH_BYTES: usize = 256 << 10;
+const IDLE: Duration = Duration::from_millis(5);
+const RETRY: Duration = Duration::from_millis(100);
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a stop goes on trying to write while writes fail.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the writer has done.
-#[derive(Debug, Default)]
-pub struct Counts {
-    /// Records appended.
-    pub written: AtomicU64,
-    /// Records given up by policy `drop`, or at the end when the disk stayed away.
-    pub dropped: AtomicU64,
-    /// Writes that failed.
-    pub failed: AtomicU64,
-}
-
-struct Queue {
-    ring: ArrayQueue<UsageRecord>,
-    /// Places taken: open slots and queued records.
-    taken: AtomicUsize,
-    healthy: AtomicBool,
-    refuse: bool,
-    off: bool,
-    stop: AtomicBool,
-    counts: Counts,
-}
-
-/// The cores' end.
-#[derive(Clone)]
-pub struct UsageSink(Arc<Queue>);
-
-/// No record could be kept of a request that starts now.
+/// The usage log cannot take another request; clients get 503 `usage_unavailable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsageUnavailable;
 
-/// One request's place; used or dropped exactly once.
-pub struct Slot(Option<Arc<Queue>>);
+/// Records so far, as metrics show them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsageCounters {
+    /// Records handed to the kernel.
+    pub written: u64,
+    /// Records lost: by the policy `drop`, or at a stop while writes failed.
+    pub dropped: u64,
+    /// Writes, opens and syncs that failed.
+    pub failed: u64,
+}
+
+/// The cores' end; cheap to clone.
+#[derive(Clone)]
+pub struct UsageSink(Arc<Shared>);
+
+struct Shared {
+    ring: ArrayQueue<UsageRecord>,
+    /// Slots not yet pushed, and records in the ring.
+    claimed: AtomicUsize,
+    policy: OnFull,
+    off: bool,
+    healthy: AtomicBool,
+    stop: AtomicBool,
+    written: AtomicU64,
+    dropped: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Room for one record. Dropped without a push, it gives the room back.
+pub struct Slot {
+    shared: Arc<Shared>,
+    claimed: bool,
+}
+
+/// The writer thread; keep it, and [`UsageWriter::stop`] it after the last request.
+pub struct UsageWriter {
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
 
 impl UsageSink {
-    /// Takes a place for a request that starts.
+    /// Makes sure that the record of a request which is about to start will be kept.
     ///
     /// # Errors
-    /// Policy `refuse`, and the log cannot be written or every place is taken.
+    /// With the policy `refuse`, while writes fail or the ring is full. Never with `drop`.
     pub fn reserve(&self) -> Result<Slot, UsageUnavailable> {
-        let queue = &self.0;
-        let taken = queue.taken.fetch_add(1, Ordering::Relaxed);
-        let unable = taken >= PLACES || !queue.healthy.load(Ordering::Relaxed);
-        if queue.refuse && unable {
-            queue.taken.fetch_sub(1, Ordering::Relaxed);
+        let shared = &self.0;
+        let refuse = shared.policy == OnFull::Refuse;
+        if shared.off {
+            return Ok(Slot { shared: shared.clone(), claimed: false });
+        }
+        if refuse && !self.is_healthy() {
             return Err(UsageUnavailable);
         }
-        Ok(Slot(Some(Arc::clone(queue))))
+        let more = |claimed: usize| (claimed < shared.ring.capacity()).then_some(claimed + 1);
+        let claimed = shared.claimed.fetch_update(AcqRel, Relaxed, more).is_ok();
+        if refuse && !claimed {
+            return Err(UsageUnavailable);
+        }
+        Ok(Slot { shared: shared.clone(), claimed })
     }
 
-    /// What was written so far.
-    #[must_use]
-    pub fn counts(&self) -> &Counts {
-        &self.0.counts
-    }
-
-    /// Can records be written?
-    #[must_use]
+    /// False from a failed write until one succeeds.
     pub fn is_healthy(&self) -> bool {
-        self.0.healthy.load(Ordering::Relaxed)
+        self.0.healthy.load(Acquire)
     }
 
-    /// Open requests and queued records.
-    #[must_use]
-    pub fn taken(&self) -> usize {
-        self.0.taken.load(Ordering::Relaxed)
+    /// What became of the records so far.
+    pub fn counters(&self) -> UsageCounters {
+        UsageCounters {
+            written: self.0.written.load(Relaxed),
+            dropped: self.0.dropped.load(Relaxed),
+            failed: self.0.failed.load(Relaxed),
+        }
+    }
+
+    /// Open slots and queued records: zero at rest.
+    pub fn outstanding(&self) -> usize {
+        self.0.claimed.load(Acquire)
     }
 }
 
 impl Slot {
-    /// Hands the record to the writer.
+    /// Hands the record over. Without room (policy `drop`, ring full) it is dropped and counted.
     pub fn push(mut self, record: UsageRecord) {
-        let Some(queue) = self.0.take() else { return };
-        // Full only under policy `drop`: otherwise a place was reserved.
-        if queue.off || queue.ring.push(record).is_err() {
-            queue.taken.fetch_sub(1, Ordering::Relaxed);
-            if !queue.off {
-                queue.counts.dropped.fetch_add(1, Ordering::Relaxed);
-            }
+        if std::mem::take(&mut self.claimed) {
+            // The ring holds as many as may be claimed, and this slot is one of them. The claim
+            // goes with the record, and the writer gives it back.
+            let kept = self.shared.ring.push(record).is_ok();
+            debug_assert!(kept, "a claimed slot has room");
+        } else if !self.shared.off {
+            self.shared.dropped.fetch_add(1, Relaxed);
         }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(queue) = self.0.take() {
-            queue.taken.fetch_sub(1, Ordering::Relaxed);
+        if self.claimed {
+            self.shared.claimed.fetch_sub(1, AcqRel);
         }
     }
 }
 
-/// The running writer.
-pub struct Writer {
-    queue: Arc<Queue>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Writer {
-    /// Opens the log and starts the thread.
+impl UsageWriter {
+    /// Opens the sink, cuts a torn last line, and starts the thread. A pipe that nobody reads yet
+    /// is no error: the sink is unhealthy until somebody does.
     ///
     /// # Errors
-    /// The file cannot be opened for appending.
-    pub fn start(config: &UsageConfig) -> io::Result<(UsageSink, Writer)> {
-        let out = Out::open(&config.path)?;
-        let queue = Arc::new(Queue {
-            ring: ArrayQueue::new(PLACES),
-            taken: AtomicUsize::new(0),
+    /// The file cannot be opened, or the thread not be started.
+    pub fn start(config: &UsageConfig) -> io::Result<(UsageSink, UsageWriter)> {
+        UsageWriter::start_with(config, CAPACITY)
+    }
+
+    fn start_with(config: &UsageConfig, capacity: usize) -> io::Result<(UsageSink, UsageWriter)> {
+        let off = config.path == "none";
+        let shared = Arc::new(Shared {
+            ring: ArrayQueue::new(if off { 1 } else { capacity }),
+            claimed: AtomicUsize::new(0),
+            policy: config.on_full,
+            off,
             healthy: AtomicBool::new(true),
-            refuse: config.on_full == OnFull::Refuse,
-            off: matches!(out, Out::Nowhere),
             stop: AtomicBool::new(false),
-            counts: Counts::default(),
+            written: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
         });
-        let shared = Arc::clone(&queue);
-        let thread = std::thread::Builder::new()
-            .name("usage".to_owned())
-            .spawn(move || run(&shared, out))?;
-        Ok((UsageSink(Arc::clone(&queue)), Writer { queue, thread: Some(thread) }))
-    }
-
-    /// Writes what is left, syncs, ends the thread. A disk that stays away is waited for two
-    /// seconds.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
-        self.queue.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let mut thread = None;
+        if !off {
+            let target = match open(&config.path) {
+                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => None,
+                opened => Some(opened?),
+            };
+            shared.healthy.store(target.is_some(), Release);
+            let appender = Appender::new(&config.path, target, shared.clone());
+            let builder = std::thread::Builder::new().name("usage".to_owned());
+            thread = Some(builder.spawn(move || appender.run())?);
         }
+        Ok((UsageSink(shared.clone()), UsageWriter { thread, shared }))
+    }
+
+    /// Writes what is queued, syncs, ends the thread. Call it when no slot is open any more. True
+    /// when the thread ended within `patience`; a pipe on stdout that nobody reads may hold it.
+    pub fn stop(mut self, patience: Duration) -> bool {
+        self.shared.stop.store(true, Release);
+        let Some(thread) = self.thread.take() else { return true };
+        let start = Instant::now();
+        while !thread.is_finished() {
+            if start.elapsed() >= patience {
+                return false;
+            }
+            std::thread::sleep(IDLE);
+        }
+        thread.join().is_ok()
     }
 }
 
-impl Drop for Writer {
+impl Drop for UsageWriter {
     fn drop(&mut self) {
-        self.end();
+        self.shared.stop.store(true, Release);
     }
 }
 
-enum Out {
-    File(File),
-    Stdout,
-    Nowhere,
+enum Target {
+    /// A file that can be cut and synced.
+    Regular(File),
+    /// A pipe or a device.
+    Stream(File),
+    Stdout(io::Stdout),
 }
 
-impl Out {
-    fn open(path: &str) -> io::Result<Out> {
-        match path {
-            "-" => return Ok(Out::Stdout),
-            "none" => return Ok(Out::Nowhere),
-            _ => {}
-        }
-        let mut options = File::options();
-        options.append(true).create(true);
-        if std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
-            let mut file = options.read(true).open(path)?;
-            cut_torn_line(&mut file)?;
-            return Ok(Out::File(file));
-        }
-        // A pipe that nobody reads must not stop the start or, later, the thread's end.
-        use std::os::unix::fs::OpenOptionsExt;
-        let fifo = std::fs::metadata(path).is_ok();
-        if fifo {
-            options.read(true).custom_flags(libc::O_NONBLOCK);
-        }
-        Ok(Out::File(options.open(path)?))
-    }
-
+impl Write for Target {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Out::File(file) => file.write(bytes),
-            Out::Stdout => io::stdout().write(bytes),
-            Out::Nowhere => Ok(bytes.len()),
+            Target::Regular(file) | Target::Stream(file) => file.write(bytes),
+            Target::Stdout(stdout) => {
+                let mut lock = stdout.lock();
+                lock.write_all(bytes)?;
+                lock.flush()?;
+                Ok(bytes.len())
+            }
         }
     }
 
-    fn sync(&self) {
-        if let Out::File(file) = self {
-            // Not every file can be synced (a pipe); a disk that fails shows it at the next write.
-            let _ = file.sync_data();
-        }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
-/// Cuts what stands behind the last line end: a record that was being written when we died.
-fn cut_torn_line(file: &mut File) -> io::Result<()> {
-    let mut end = file.seek(SeekFrom::End(0))?;
-    let mut block = [0; 4096];
-    let mut keep = 0;
+fn open(path: &str) -> io::Result<Target> {
+    if path == "-" {
+        return Ok(Target::Stdout(io::stdout()));
+    }
+    // Not blocking: to open a pipe that nobody reads must fail, not wait. Files do not mind.
+    let mut options = OpenOptions::new();
+    let file = options.create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_fifo() || kind.is_char_device() || kind.is_socket() {
+        return Ok(Target::Stream(file));
+    }
+    cut_torn_tail(Path::new(path))?;
+    Ok(Target::Regular(file))
+}
+
+/// Cuts what follows the last newline: half a line that a crash left.
+fn cut_torn_tail(path: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    let len = file.seek(SeekFrom::End(0))?;
+    let (mut end, mut block) = (len, [0u8; 4096]);
     while end > 0 {
-        let from = end.saturating_sub(block.len() as u64);
-        let part = &mut block[..(end - from) as usize];
-        file.seek(SeekFrom::Start(from))?;
+        let start = end.saturating_sub(block.len() as u64);
+        let part = &mut block[..(end - start) as usize];
+        file.seek(SeekFrom::Start(start))?;
         file.read_exact(part)?;
-        if let Some(at) = memchr::memrchr(b'\n', part) {
-            keep = from + at as u64 + 1;
+        if let Some(last) = memchr::memrchr(b'\n', part) {
+            end = start + last as u64 + 1;
             break;
         }
-        end = from;
+        end = start;
     }
-    file.set_len(keep)?;
-    file.seek(SeekFrom::End(0)).map(drop)
+    if end < len { file.set_len(end) } else { Ok(()) }
 }
 
-fn run(queue: &Queue, mut out: Out) {
-    let mut batch = Vec::new();
-    let mut synced = Instant::now();
-    let mut dirty = false;
-    loop {
-        let stop = queue.stop.load(Ordering::Acquire);
-        batch.clear();
-        let mut records = 0;
-        while records < BATCH
-            && let Some(record) = queue.ring.pop()
-        {
-            record.write_json(&mut batch);
-            records += 1;
-        }
-        if records > 0 {
-            append(queue, &mut out, &batch, records);
-            queue.taken.fetch_sub(records, Ordering::Relaxed);
-            dirty = true;
-        }
-        if dirty && (stop || synced.elapsed() >= SYNC_EVERY) {
-            out.sync();
-            synced = Instant::now();
-            dirty = false;
-        }
-        if records == 0 {
-            if stop {
-                return;
-            }
-            std::thread::sleep(POLL);
-        }
-    }
+/// The thread's own state.
+struct Appender {
+    path: String,
+    target: Option<Target>,
+    shared: Arc<Shared>,
+    /// Whole lines, of which the first `done` bytes are written.
+    batch: Vec<u8>,
+    done: usize,
+    dirty: bool,
+    synced: Instant,
 }
 
-/// Appends a batch, whatever it takes; gives up only by policy or at the end.
-fn append(queue: &Queue, out: &mut Out, mut bytes: &[u8], records: usize) {
-    let mut patience = Duration::from_secs(2);
-    while !bytes.is_empty() {
-        match out.write(bytes) {
-            Ok(n) if n > 0 => {
-                bytes = bytes.get(n..).unwrap_or_default();
-                continue;
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            _ => {}
-        }
-        queue.counts.failed.fetch_add(1, Ordering::Relaxed);
-        queue.healthy.store(false, Ordering::Relaxed);
-        let ending = queue.stop.load(Ordering::Acquire);
-        if ending {
-            patience = patience.saturating_sub(RETRY_EVERY);
-        }
-        if (ending && patience.is_zero()) || !queue.refuse {
-            queue.counts.dropped.fetch_add(records as u64, Ordering::Relaxed);
-            return;
-        }
-        std::thread::sleep(RETRY_EVERY);
+impl Appender {
+    fn new(path: &str, target: Option<Target>, shared: Arc<Shared>) -> Appender {
+        let (path, batch) = (path.to_owned(), Vec::with_capacity(BATCH_BYTES + 4096));
+        Appender { path, target, shared, batch, done: 0, dirty: false, synced: Instant::now() }
     }
-    queue.healthy.store(true, Ordering::Relaxed);
-    queue.counts.written.fetch_add(records as u64, Ordering::Relaxed);
+
+    fn run(mut self) {
+        let mut stop_since: Option<Instant> = None;
+        loop {
+            // Read before the ring, so that what was pushed before the stop is seen.
+            if stop_since.is_none() && self.shared.stop.load(Acquire) {
+                stop_since = Some(Instant::now());
+            }
+            let idle = !self.fill();
+            let failed = self.write(stop_since.is_some()).is_err();
+            self.shared.healthy.store(!failed, Release);
+            match (failed, stop_since) {
+                (true, since) => {
+                    self.shared.failed.fetch_add(1, Relaxed);
+                    if self.shared.policy == OnFull::Drop {
+                        self.drop_unwritten();
+                    }
+                    if since.is_some_and(|since| since.elapsed() >= STOP_PATIENCE) {
+                        return self.give_up();
+                    }
+                    std::thread::sleep(RETRY);
+                }
+                (false, Some(_)) if idle => return,
+                (false, _) if idle => std::thread::sleep(IDLE),
+                (false, _) => {}
+            }
+        }
+    }
+
+    /// Takes records out of the ring. True when there is something to write.
+    fn fill(&mut self) -> bool {
+        while self.batch.len() < BATCH_BYTES {
+            let Some(record) = self.shared.ring.pop() else { break };
+            self.shared.claimed.fetch_sub(1, AcqRel);
+            record.write_json(&mut self.batch);
+        }
+        !self.batch.is_empty()
+    }
+
+    /// Writes the batch, and syncs when it is time or `now`.
+    fn write(&mut self, now: bool) -> io::Result<()> {
+        let target = match &mut self.target {
+            Some(target) => target,
+            empty => empty.insert(open(&self.path)?),
+        };
+        while self.done < self.batch.len() {
+            let rest = &self.batch[self.done..];
+            match target.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    let lines = memchr::memchr_iter(b'\n', &rest[..n]).count();
+                    self.shared.written.fetch_add(lines as u64, Relaxed);
+                    self.done += n;
+                    self.dirty = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.batch.clear();
+        self.done = 0;
+        if now || self.synced.elapsed() >= SYNC_INTERVAL {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// fdatasync, and a new file when the path no longer leads to ours.
+    fn sync(&mut self) -> io::Result<()> {
+        let Some(Target::Regular(file)) = &self.target else { return Ok(()) };
+        if self.dirty {
+            file.sync_data()?;
+            self.dirty = false;
+        }
+        self.synced = Instant::now();
+        let ours = file.metadata()?;
+        let same =
+            |other: std::fs::Metadata| (other.dev(), other.ino()) == (ours.dev(), ours.ino());
+        if !std::fs::metadata(&self.path).is_ok_and(same) {
+            self.target = None;
+            self.target = Some(open(&self.path)?);
+        }
+        Ok(())
+    }
+
+    /// Drops the lines of which nothing is written; a begun one is kept to be ended.
+    fn drop_unwritten(&mut self) {
+        let start = memchr::memrchr(b'\n', &self.batch[..self.done]).map_or(0, |end| end + 1);
+        self.batch.drain(..start);
+        self.done -= start;
+        let keep = match self.done {
+            0 => 0,
+            _ => memchr::memchr(b'\n', &self.batch).map_or(self.batch.len(), |end| end + 1),
+        };
+        let lost = memchr::memchr_iter(b'\n', &self.batch[keep..]).count();
+        self.shared.dropped.fetch_add(lost as u64, Relaxed);
+        self.batch.truncate(keep);
+    }
+
+    fn give_up(mut self) {
+        while let Some(_record) = self.shared.ring.pop() {
+            self.shared.claimed.fetch_sub(1, AcqRel);
+            self.shared.dropped.fetch_add(1, Relaxed);
+        }
+        let lost = memchr::memchr_iter(b'\n', &self.batch[self.done..]).count();
+        self.shared.dropped.fetch_add(lost as u64, Relaxed);
+        self.batch.clear();
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::record::sample;
-    use super::*;
-
-    fn config(path: &std::path::Path, on_full: OnFull) -> UsageConfig {
-        UsageConfig { path: path.to_string_lossy().into_owned(), on_full }
-    }
-
-    fn wait_until(what: impl Fn() -> bool) {
-        let end = Instant::now() + Duration::from_secs(20);
-        while !what() {
-            assert!(Instant::now() < end, "never happened");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    #[test]
-    fn records_are_written_whole_and_a_torn_line_is_cut() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("usage.jsonl");
-        let torn = format!("{{\"a\":1}}\n{}", "x".repeat(9_000));
-        std::fs::write(&path, torn).unwrap();
-        let (sink, writer) = Writer::start(&config(&path, OnFull::Refuse)).unwrap();
-        for _ in 0..10_000 {
-            sink.reserve().unwrap().push(sample());
-        }
-        drop(sink.reserve().unwrap());
-        writer.stop();
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text.lines().count(), 10_001);
-        assert!(text.lines().all(|l| serde_json::from_str::<serde_json::Value>(l).is_ok()));
-        assert_eq!(sink.taken(), 0);
-        assert_eq!(sink.counts().written.load(Ordering::Relaxed), 10_000);
-    }
-
-    #[test]
-    fn a_full_disk_refuses_requests_until_it_takes_records_again() {
-        let full = std::path::Path::new("/dev/full");
-        let (sink, writer) = Writer::start(&config(full, OnFull::Refuse)).unwrap();
-        sink.reserve().unwrap().push(sample());
-        wait_until(|| !sink.is_healthy());
-        assert!(sink.reserve().is_err());
-        drop(writer);
-        assert_eq!(sink.counts().dropped.load(Ordering::Relaxed), 1);
-    }
-
-    #[test]
-    fn policy_drop_serves_on_and_counts() {
-        let full = std::path::Path::new("/dev/full");
-        let (sink, writer) = Writer::start(&config(full, OnFull::Drop)).unwrap();
-        for _ in 0..3 {
-            sink.reserve().unwrap().push(sample());
-            let failed = || sink.counts().failed.load(Ordering::Relaxed);
-            wait_until(|| failed() > 0);
-        }
-        writer.stop();
-        assert_eq!(sink.counts().dropped.load(Ordering::Relaxed), 3);
-        assert_eq!(sink.taken(), 0);
-    }
-}
+mod tests;

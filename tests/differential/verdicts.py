@@ -1,6 +1,6 @@
 """What uvicorn's two HTTP readers make of bytes. One case a line of stdin, in hex; one line out:
 `h11 END BODY,BODY,... httptools END BODY,...`, each BODY in hex behind a `=`. END is `whole` (all
-bytes were whole requests), `part` (more bytes are awaited), `refused`, or `closed` (no more wanted).
+bytes were whole requests), `part` (more are awaited), `refused`, or `closed` (no more wanted).
 """
 import sys
 

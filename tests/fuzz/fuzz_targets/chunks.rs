@@ -1,3 +1,5 @@
+//! Fuzzes chunk framing: see `targets.rs`.
+
 #![no_main]
 
 #[allow(dead_code)] // Each target uses its part.

@@ -1,3 +1,5 @@
+//! Fuzzes response heads: see `targets.rs`.
+
 #![no_main]
 
 #[allow(dead_code)] // Each target uses its part.
