@@ -3,6 +3,7 @@
 //! Runs on the main thread. Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration. A command
 //! is listed once it works.
 
+mod bench;
 mod check;
 mod key;
 mod serve;
@@ -26,6 +27,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Bench(bench::Args),
     Check(check::Args),
     Key(key::Args),
     Serve(serve::Args),
@@ -36,6 +38,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let _ = crate::runtime::clock::now_ns(); // The first reading is the zero point.
     match Cli::parse().command {
+        Command::Bench(args) => bench::run(args),
         Command::Check(args) => check::run(args),
         Command::Key(args) => key::run(args),
         Command::Serve(args) => serve::run(args),

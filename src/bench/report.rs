@@ -1,0 +1,183 @@
+//! What a bench measured, as a table for people and as JSON with the names of `vllm bench serve`.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+use super::drive::Share;
+use super::tally::{Histo, Tally};
+
+/// A bench's result.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Through the target.
+    pub target: Side,
+    /// Of the requests that went to the direct endpoint.
+    pub direct: Option<Side>,
+    streams: bool,
+    begin_ns: u64,
+    end_ns: u64,
+}
+
+/// One endpoint's part.
+pub type Side = Tally;
+
+impl Report {
+    pub(super) fn new(streams: bool) -> Report {
+        Report { target: Tally::default(), direct: None, streams, begin_ns: u64::MAX, end_ns: 0 }
+    }
+
+    pub(super) fn add(&mut self, share: Share) {
+        self.target.add(share.target);
+        if let Some(direct) = share.direct {
+            self.direct.get_or_insert_default().add(direct);
+        }
+        self.begin_ns = self.begin_ns.min(share.begin_ns);
+        self.end_ns = self.end_ns.max(share.end_ns);
+    }
+
+    /// From the first request due to the last answer's end, in seconds.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.end_ns.saturating_sub(self.begin_ns) as f64 / 1e9
+    }
+
+    /// Requests that failed, on both sides.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.target.failed() + self.direct.as_ref().map_or(0, Tally::failed)
+    }
+
+    /// What the target adds to the direct endpoint at quantile `q`, in milliseconds: first of the
+    /// time to the first token (of the total for whole bodies), then of the total.
+    #[must_use]
+    pub fn added_ms(&self, q: f64) -> Option<(f64, f64)> {
+        let direct = self.direct.as_ref()?;
+        let added = |a: &Histo, b: &Histo| a.quantile_ms(q) - b.quantile_ms(q);
+        let total = added(&self.target.total, &direct.total);
+        let first = if self.streams { added(&self.target.ttft, &direct.ttft) } else { total };
+        Some((first, total))
+    }
+
+    /// One object: the target's numbers flat, the direct endpoint's under `direct`.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let mut object = self.side(&self.target);
+        if let (Some(direct), Some(p50), Some(p99)) =
+            (&self.direct, self.added_ms(0.5), self.added_ms(0.99))
+        {
+            object.insert("direct".to_owned(), Value::Object(self.side(direct)));
+            let overhead = json!({
+                "ttft_p50_ms": p50.0, "ttft_p99_ms": p99.0,
+                "e2el_p50_ms": p50.1, "e2el_p99_ms": p99.1,
+            });
+            object.insert("overhead".to_owned(), overhead);
+        }
+        Value::Object(object)
+    }
+
+    fn side(&self, side: &Tally) -> Map<String, Value> {
+        let seconds = self.seconds().max(1e-9);
+        let errors: Map<String, Value> = side
+            .failures
+            .iter()
+            .map(|(kind, (count, detail))| {
+                (kind.to_string(), json!({ "count": count, "first": detail }))
+            })
+            .collect();
+        let tokens = side.input_tokens + side.output_tokens;
+        let mut object = Map::new();
+        let mut set = |name: String, value: Value| drop(object.insert(name, value));
+        set("duration".into(), self.seconds().into());
+        set("completed".into(), side.completed.into());
+        set("failed".into(), side.failed().into());
+        set("errors".into(), errors.into());
+        set("total_input_tokens".into(), side.input_tokens.into());
+        set("total_cached_tokens".into(), side.cached_tokens.into());
+        set("total_output_tokens".into(), side.output_tokens.into());
+        set("total_events".into(), side.events.into());
+        set("request_throughput".into(), (side.completed as f64 / seconds).into());
+        set("output_throughput".into(), (side.output_tokens as f64 / seconds).into());
+        set("total_token_throughput".into(), (tokens as f64 / seconds).into());
+        set("event_throughput".into(), (side.events as f64 / seconds).into());
+        let times = [
+            ("ttft", &side.ttft),
+            ("tpot", &side.tpot),
+            ("itl", &side.itl),
+            ("e2el", &side.total),
+            ("lateness", &side.lateness),
+        ];
+        for (name, times) in times {
+            set(format!("mean_{name}_ms"), times.mean_ms().into());
+            set(format!("median_{name}_ms"), times.quantile_ms(0.5).into());
+            set(format!("std_{name}_ms"), times.std_ms().into());
+            set(format!("p90_{name}_ms"), times.quantile_ms(0.9).into());
+            set(format!("p99_{name}_ms"), times.quantile_ms(0.99).into());
+            set(format!("max_{name}_ms"), times.max_ms().into());
+        }
+        object
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        self.section("target", &self.target, &mut out);
+        if let Some(direct) = &self.direct {
+            out.push('\n');
+            self.section("direct", direct, &mut out);
+            out.push('\n');
+            let _ = writeln!(out, "{:<22}{:>10}{:>10}", "added by the target, ms", "p50", "p99");
+            let added = |q| self.added_ms(q).unwrap_or_default();
+            let (p50, p99) = (added(0.5), added(0.99));
+            if self.streams {
+                let _ = writeln!(out, "  {:<21}{:>10.3}{:>10.3}", "first token", p50.0, p99.0);
+            }
+            let _ = writeln!(out, "  {:<21}{:>10.3}{:>10.3}", "total", p50.1, p99.1);
+        }
+        out
+    }
+
+    fn section(&self, title: &str, side: &Tally, out: &mut String) {
+        let seconds = self.seconds().max(1e-9);
+        let rate = side.completed as f64 / seconds;
+        let tokens = side.output_tokens as f64 / seconds;
+        let _ = writeln!(
+            out,
+            "{title}: {} answered, {} failed in {seconds:.1} s: {rate:.0} requests/s, {tokens:.0} \
+             tokens/s",
+            side.completed,
+            side.failed(),
+        );
+        let _ = writeln!(
+            out,
+            "  tokens: {} in ({} cached), {} out in {} events",
+            side.input_tokens, side.cached_tokens, side.output_tokens, side.events
+        );
+        for (kind, (count, detail)) in &side.failures {
+            let _ = writeln!(out, "  failed: {count} {kind}; the first: {}", detail.escape_debug());
+        }
+        if side.completed == 0 {
+            return;
+        }
+        let _ = writeln!(
+            out,
+            "  {:<21}{:>10}{:>10}{:>10}{:>10}{:>10}",
+            "ms", "mean", "p50", "p90", "p99", "max"
+        );
+        let rows = [
+            ("first token", &side.ttft),
+            ("between events", &side.itl),
+            ("per output token", &side.tpot),
+            ("total", &side.total),
+            ("sent late by", &side.lateness),
+        ];
+        for (name, times) in rows.into_iter().filter(|(_, times)| times.count() > 0) {
+            let _ = write!(out, "  {name:<21}{:>10.3}", times.mean_ms());
+            for q in [0.5, 0.9, 0.99] {
+                let _ = write!(out, "{:>10.3}", times.quantile_ms(q));
+            }
+            let _ = writeln!(out, "{:>10.3}", times.max_ms());
+        }
+    }
+}
