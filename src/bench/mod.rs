@@ -29,7 +29,7 @@ use std::time::Duration;
 use crate::net::{self, Driver, DriverChoice};
 
 pub use failure::Kind;
-pub use report::{Report, Side};
+pub use report::Report;
 pub use tally::{Histo, Tally};
 pub use target::{Probe, Target, probe};
 

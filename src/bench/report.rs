@@ -11,16 +11,13 @@ use super::tally::{Histo, Tally};
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Through the target.
-    pub target: Side,
+    pub target: Tally,
     /// Of the requests that went to the direct endpoint.
-    pub direct: Option<Side>,
+    pub direct: Option<Tally>,
     streams: bool,
     begin_ns: u64,
     end_ns: u64,
 }
-
-/// One endpoint's part.
-pub type Side = Tally;
 
 impl Report {
     pub(super) fn new(streams: bool) -> Report {

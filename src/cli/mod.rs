@@ -5,6 +5,7 @@
 
 mod bench;
 mod check;
+mod demo;
 mod key;
 mod serve;
 mod sim;
@@ -29,6 +30,7 @@ struct Cli {
 enum Command {
     Bench(bench::Args),
     Check(check::Args),
+    Demo(demo::Args),
     Key(key::Args),
     Serve(serve::Args),
     Sim(sim::Args),
@@ -40,6 +42,7 @@ pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Bench(args) => bench::run(args),
         Command::Check(args) => check::run(args),
+        Command::Demo(args) => demo::run(args),
         Command::Key(args) => key::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
