@@ -42,6 +42,7 @@ struct Side {
 struct Thread {
     options: Arc<Options>,
     live: Arc<Live>,
+    index: usize,
     prompts: RefCell<Prompts>,
     sides: [Side; 2],
     begin_ns: u64,
@@ -64,6 +65,7 @@ pub(super) fn run(
     let begin_ns = clock::now_ns();
     let thread = Rc::new(Thread {
         live,
+        index,
         prompts: RefCell::new(Prompts::new(options, index)),
         sides: Default::default(),
         begin_ns,
@@ -73,7 +75,7 @@ pub(super) fn run(
         busy: Cell::new(0),
         options: Arc::clone(options),
     });
-    net::run(driver, Rc::clone(&thread).watch(index))??;
+    net::run(driver, Rc::clone(&thread).watch())??;
     let take = |side: &Side| std::mem::take(&mut *side.tally.borrow_mut());
     let [target, direct] = &thread.sides;
     Ok(Share {
@@ -86,14 +88,14 @@ pub(super) fn run(
 
 /// Of `n` things, those of thread `index` of `threads`.
 fn share(n: u64, index: usize, threads: usize) -> u64 {
-    let (index, threads) = (index as u64, threads.max(1) as u64);
+    let (index, threads) = (index as u64, threads as u64);
     n / threads + u64::from(index < n % threads)
 }
 
 impl Thread {
     /// Starts the load and waits for its end, or for the word to stop.
-    async fn watch(self: Rc<Self>, index: usize) -> io::Result<()> {
-        let threads = self.options.threads.max(1);
+    async fn watch(self: Rc<Self>) -> io::Result<()> {
+        let (index, threads) = (self.index, self.options.threads);
         match self.options.load {
             Load::Concurrency(n) => {
                 for _ in 0..share(n as u64, index, threads) {
@@ -171,7 +173,8 @@ impl Thread {
 
     /// The next request and its side: 0 the target, 1 the direct one.
     fn next(&self, due_ns: u64) -> (usize, Request) {
-        let i = self.begun.replace(self.begun.get() + 1);
+        // The threads begin on different sides.
+        let i = self.begun.replace(self.begun.get() + 1) + self.index as u64;
         let (side, pair, target) = match &self.options.direct {
             Some(direct) if i % 2 == 1 => (1, i / 2, direct),
             Some(_) => (0, i / 2, &self.options.target),

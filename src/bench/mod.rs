@@ -152,11 +152,15 @@ impl Bench {
     /// No driver, no thread, or no socket for the metronome.
     pub fn start(options: Options) -> std::io::Result<Bench> {
         let driver = driver()?;
-        let (live, streams) = (Arc::new(Live::default()), options.answers != Answers::Whole);
-        let options = Arc::new(options);
-        let count = options.threads.max(1);
-        let mut bench = Bench { live, threads: Vec::new(), streams };
-        for index in 0..count {
+        let streams = options.answers != Answers::Whole;
+        let most = match options.load {
+            Load::Concurrency(n) => n.max(1),
+            Load::Rate(_) => usize::MAX,
+        };
+        let threads = options.threads.clamp(1, most);
+        let options = Arc::new(Options { threads, ..options });
+        let mut bench = Bench { live: Arc::default(), threads: Vec::new(), streams };
+        for index in 0..threads {
             let (options, live) = (Arc::clone(&options), Arc::clone(&bench.live));
             let thread = std::thread::Builder::new().name(format!("bench-{index}"));
             let run = move || drive::run(driver, index, &options, live);

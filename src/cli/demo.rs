@@ -30,8 +30,8 @@ const READY_LIMIT: Duration = Duration::from_secs(5);
   expedite demo --seconds 5
 
 Starts four simulated vLLM replicas and a gateway, sends half of the requests through the gateway
-and half past it, then lets one replica die under load: its connections are reset, its port closed. Every token of every answer is checked.
-Exit code 1 if any request failed.")]
+and half past it, then lets one replica die under load: its connections are reset, its port is
+closed. Every token of every answer is checked. Exit code 1 if any request failed.")]
 pub(super) struct Args {
     /// Seconds under load, 1 to 60
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
@@ -313,38 +313,22 @@ fn row(out: &mut String, name: &str, direct: f64, through: f64, down: f64) {
 
 impl Told {
     fn facts(&self, out: &mut String) {
-        use std::fmt::Write as _;
         let records = &self.records;
         let percent = 100.0 * records.cached_tokens as f64 / records.input_tokens.max(1) as f64;
         let tokens = self.calm.target.output_tokens + self.storm.target.output_tokens;
-        let _ = writeln!(out, "tokens checked, in order  {tokens} through the gateway");
-        let _ = writeln!(
-            out,
-            "tokens cached             {} of {} prompt tokens ({percent:.0} %)",
-            records.cached_tokens, records.input_tokens
-        );
-        let _ = writeln!(
-            out,
-            "usage records             {} for {} requests, {} of them ok",
-            records.lines,
-            self.through(),
-            records.ok
-        );
-        let _ = writeln!(
-            out,
-            "a replica died            {} requests tried again elsewhere, {} errors seen by clients",
-            records.retries,
-            self.storm.target.failed()
-        );
-        for (kind, (count, detail)) in self.calm.target.failures.iter().chain(
-            self.storm
-                .target
-                .failures
-                .iter()
-                .chain(self.calm.direct.iter().flat_map(|direct| direct.failures.iter())),
-        ) {
-            let _ = writeln!(out, "failed: {count} {kind}; the first: {}", detail.escape_debug());
+        let mut fact = |name: &str, what: String| *out += &format!("{name:<24}  {what}\n");
+        fact("tokens checked", format!("{tokens} through the gateway, each in its place"));
+        let (cached, input) = (records.cached_tokens, records.input_tokens);
+        fact("tokens cached", format!("{cached} of {input} prompt tokens ({percent:.0} %)"));
+        let (lines, ok, through) = (records.lines, records.ok, self.through());
+        fact("usage records", format!("{lines} for {through} requests, {ok} of them ok"));
+        let (retries, failed) = (records.retries, self.storm.target.failed());
+        let seen = format!("{retries} requests tried elsewhere, {failed} errors seen by clients");
+        fact("a replica died", seen);
+        fact("time", format!("{:.1} s in all", self.seconds));
+        let sides = [Some(&self.calm.target), self.calm.direct.as_ref(), Some(&self.storm.target)];
+        for (kind, (count, detail)) in sides.into_iter().flatten().flat_map(|s| &s.failures) {
+            fact("failed", format!("{count} {kind}; the first: {}", detail.escape_debug()));
         }
-        let _ = writeln!(out, "{:.1} s in all", self.seconds);
     }
 }
