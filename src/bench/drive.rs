@@ -46,7 +46,7 @@ struct Thread {
     prompts: RefCell<Prompts>,
     sides: [Side; 2],
     begin_ns: u64,
-    /// End of the last answer.
+    /// End of the last answer, or when the rest was given up.
     end_ns: Cell<u64>,
     /// Requests that may still begin.
     budget: u64,
@@ -115,6 +115,9 @@ impl Thread {
         }
         while self.busy.get() > 0 && !self.live.stop.load(Relaxed) {
             net::sleep(LOOK).await;
+        }
+        if self.busy.get() > 0 {
+            self.end_ns.set(clock::now_ns());
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ pub(super) struct Args {
     /// Model to ask for [default: the first that /v1/models lists]
     #[arg(long)]
     model: Option<String>,
-    /// Bearer key of the target
+    /// Bearer key of the target [default: the variable EXPEDITE_KEY, which `ps` does not show]
     #[arg(long)]
     key: Option<String>,
     /// Bearer key of the direct endpoint
@@ -134,7 +134,8 @@ pub(super) fn run(args: Args) -> ExitCode {
 
 fn options(args: Args) -> Result<Options, String> {
     let secret = |key: Option<String>| key.map(Secret::new);
-    let mut target = Target::from_url(&args.target, secret(args.key))?;
+    let key = args.key.or_else(|| std::env::var("EXPEDITE_KEY").ok());
+    let mut target = Target::from_url(&args.target, secret(key))?;
     let wanted = args.model.as_deref();
     target.choose_model(wanted, true)?;
     let direct = args.direct.map(|url| {
