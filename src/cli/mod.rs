@@ -28,7 +28,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     Check(check::Args),
     Demo(demo::Args),
     Key(key::Args),
@@ -40,7 +40,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let _ = crate::runtime::clock::now_ns(); // The first reading is the zero point.
     match Cli::parse().command {
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bench::run(*args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Key(args) => key::run(args),

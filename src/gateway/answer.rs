@@ -9,10 +9,11 @@ use std::rc::Rc;
 use super::buffer::Buffer;
 use super::connection::{Client, Next};
 use super::core::Core;
+use super::exchange::{self, Attempt, Exchange, broken};
 use super::frames::{Incoming, Outgoing};
+use super::plan::Plan;
 use super::reply::Failure;
 use super::ticket::Ticket;
-use super::upstream::{self, Attempt, Exchange, Plan};
 use crate::http1::{PieceKind, ResponseHead, write};
 use crate::net::Stream;
 use crate::openai::{json, read_answer};
@@ -74,16 +75,17 @@ impl Answer {
     }
 }
 
-/// Reads an answer and judges it. `elsewhere`: another replica could still be asked.
+/// Reads an answer and judges it. `elsewhere`: another replica could still be asked; `limit`: the
+/// name of the time limit.
 pub(super) async fn read(
     core: &Core,
     client: &mut Client,
     plan: &Plan<'_>,
     head: &ResponseHead,
-    elsewhere: bool,
+    (elsewhere, limit): (bool, &'static str),
     (stream, inbox): (&mut Stream, &mut Buffer),
 ) -> Result<Answer, Attempt> {
-    let incoming = upstream::incoming(head);
+    let incoming = exchange::incoming(head);
     let whole = matches!(incoming, Incoming::Length(0));
     let mut answer = Answer { payload: Vec::new(), incoming, whole };
     loop {
@@ -93,8 +95,7 @@ pub(super) async fn read(
         if answer.whole || answer.payload.len() >= HOLD_BYTES_MAX {
             break;
         }
-        let limit = "timeouts.first_token_ms";
-        if !upstream::more(core, client, (&mut *stream, &mut *inbox), limit).await? {
+        if !exchange::more(core, client, (&mut *stream, &mut *inbox), limit).await? {
             answer.closed();
             if !answer.whole {
                 return Err(broken("its connection ended in the middle of its answer"));
@@ -103,10 +104,6 @@ pub(super) async fn read(
     }
     judge(head, &answer, elsewhere, plan)?;
     Ok(answer)
-}
-
-fn broken(reason: &str) -> Attempt {
-    Attempt::Failed(Some(ReplicaFailure::Broken), reason.to_owned())
 }
 
 /// What an engine's error says of the replica's health.
@@ -259,7 +256,7 @@ async fn pass_on(
         }
         client.deadline.set(plan.published.timeouts.next_token_ms);
         let side = (&mut stream, &mut inbox);
-        match upstream::more(core, client, side, "timeouts.next_token_ms").await {
+        match exchange::more(core, client, side, "timeouts.next_token_ms").await {
             Ok(true) if answer.take(&mut inbox) => {}
             Err(Attempt::ClientGone) => return Err(Failure::ClientGone),
             Ok(false) if matches!(answer.incoming, Incoming::UntilClose) => answer.closed(),

@@ -84,7 +84,11 @@ impl Client {
 
     /// Receives what is there, up to `bytes_max` in the inbox, and notes an end.
     fn receive(&mut self, core: &Core, bytes_max: usize) {
-        match self.stream.try_recv(self.inbox.space(&core.buffers, bytes_max)) {
+        let space = self.inbox.space(&core.buffers, bytes_max);
+        if space.is_empty() {
+            return; // To receive nothing would look like an end.
+        }
+        match self.stream.try_recv(space) {
             Ok(None) => {}
             Ok(Some(0)) if core.published().half_close_allowed => self.half_closed = true,
             Ok(Some(0)) | Err(_) => self.gone = true,
@@ -92,11 +96,12 @@ impl Client {
         }
     }
 
-    /// Waits for more bytes of a head or body. False: the client's direction has ended, or the
-    /// time limit has passed (`late` tells which).
+    /// Waits for more bytes of a head or body, up to `bytes_max` in the inbox. False: there is no
+    /// room, the client's direction has ended ([`ended`](Self::ended)), or the time limit has
+    /// passed.
     pub(super) async fn more(&mut self, core: &Core, bytes_max: usize) -> bool {
         poll_fn(|cx| {
-            if self.gone || self.half_closed {
+            if self.gone || self.half_closed || self.inbox.len() >= bytes_max {
                 return Poll::Ready(false);
             }
             let before = self.inbox.len();

@@ -1,8 +1,8 @@
 //! The data plane: everything that runs on a pinned core, in the order of a request's life.
 //!
-//! `core` accepts, `connection` reads heads, `request` is THE PATH, `upstream` finds a replica that
-//! answers, `relay` and `answer` bring its answer to the client, `ticket` closes the books, `reply`
-//! writes every answer of our own.
+//! `core` accepts, `connection` reads heads, `request` is THE PATH, `upstream` finds a replica,
+//! `exchange` makes it begin to answer, `relay` and `answer` bring its answer to the client,
+//! `ticket` closes the books, `reply` writes every answer of our own.
 
 #![cfg_attr(
     not(test),
@@ -14,9 +14,11 @@ mod body;
 mod buffer;
 mod connection;
 mod core;
+mod exchange;
 mod frames;
 mod idle;
 mod local;
+mod plan;
 mod process;
 mod relay;
 mod reply;

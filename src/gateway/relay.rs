@@ -14,10 +14,12 @@ use std::task::Poll;
 use super::answer;
 use super::connection::{Client, Next, WRITE_STALL_MS};
 use super::core::Core;
+use super::exchange::{self, Attempt, Begun, Exchange, fill_slices};
 use super::frames::{End, Frames, Outgoing, Segment};
+use super::plan::Plan;
 use super::reply::{Failure, Head};
 use super::ticket::Ticket;
-use super::upstream::{self, Attempt, Begun, Exchange, Plan, fill_slices};
+use super::upstream;
 use crate::replicas::Failure as ReplicaFailure;
 use crate::usage::Outcome;
 
@@ -107,7 +109,7 @@ async fn stream(
         {
             return wait_failed(core, client, &exchange, why, ticket).await;
         }
-        if let Some(why) = upstream::failed_before_content(&frames) {
+        if let Some(why) = exchange::failed_before_content(&frames) {
             upstream::note(core, &exchange.replica, &why);
             return Ok(Relayed::Again(why));
         }
@@ -130,7 +132,7 @@ async fn next_event(
     client.deadline.set(limit_ms);
     loop {
         let side = (&mut exchange.stream, &mut exchange.inbox);
-        match upstream::more(core, client, side, name).await {
+        match exchange::more(core, client, side, name).await {
             Ok(true) => frames.scan(exchange.inbox.filled()),
             Ok(false) => frames.closed(),
             Err(why) => return Some(why),

@@ -23,6 +23,8 @@ pub(super) struct Sweep {
     entries: RefCell<Vec<Entry>>,
     free: RefCell<Vec<usize>>,
     now_ms: Cell<u64>,
+    /// Scratch of [`Sweep::run`].
+    due: RefCell<Vec<Waker>>,
 }
 
 impl Sweep {
@@ -34,13 +36,15 @@ impl Sweep {
     /// Wakes whoever is due. `now_ms` never goes back.
     pub(super) fn run(&self, now_ms: u64) {
         self.now_ms.set(now_ms.max(self.now_ms.get()));
-        let mut due = Vec::new();
+        // Taken out and put back: a waker may well come back to this sweep.
+        let mut due = self.due.take();
         for entry in self.entries.borrow_mut().iter_mut() {
             if entry.due_ms != 0 && entry.due_ms <= now_ms {
                 due.extend(entry.waker.take());
             }
         }
-        due.into_iter().for_each(Waker::wake);
+        due.drain(..).for_each(Waker::wake);
+        self.due.replace(due);
     }
 
     /// A limit for one connection, not set.

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::core::Core;
+use super::exchange::FIRST_TOKEN;
 use super::frames::Seen;
 use super::reply::{Failure, Head};
 use crate::admin::Stage;
@@ -178,7 +179,7 @@ impl<'t> Ticket<'t> {
     pub(super) fn limit_name(&self) -> &'static str {
         match self.deadline_ms {
             Some(_) => "x-request-deadline-ms",
-            None => "timeouts.first_token_ms",
+            None => FIRST_TOKEN,
         }
     }
 

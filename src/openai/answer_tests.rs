@@ -1,1 +1,113 @@
+//! Whole bodies: recorded ones, and usages that must not be believed.
 
+use super::*;
+use crate::openai::captures;
+
+fn usage(usage: &str) -> (Option<Usage>, bool) {
+    let answer = read_answer(format!(r#"{{"choices":[],"usage":{usage}}}"#).as_bytes());
+    assert!(answer.valid);
+    (answer.usage, answer.usage_odd)
+}
+
+fn tokens(prompt_tokens: u64, completion_tokens: u64, cached_tokens: Option<u64>) -> Usage {
+    Usage { prompt_tokens, completion_tokens, cached_tokens }
+}
+
+#[test]
+fn recorded_bodies_are_read_as_serde_json_reads_them() {
+    let (mut usages, mut errors) = (0, 0);
+    for capture in captures::all().iter().filter(|capture| !capture.stream) {
+        let parsed = serde_json::from_slice::<serde_json::Value>(&capture.body).ok();
+        let Some(value) = parsed.filter(serde_json::Value::is_object) else {
+            assert!(!read_answer(&capture.body).valid, "{}", capture.name);
+            continue;
+        };
+        let answer = read_answer(&capture.body);
+        let name = &capture.name;
+        assert!(answer.valid && !answer.usage_odd, "{name}");
+        let usage = &value["usage"];
+        let count = |names: [&str; 3]| names.iter().find_map(|name| usage.pointer(name)?.as_u64());
+        let prompt = count(["/prompt_tokens", "/input_tokens", "/-"]);
+        assert_eq!(answer.usage.map(|usage| usage.prompt_tokens), prompt, "{name}");
+        let completion = count(["/completion_tokens", "/output_tokens", "/-"]);
+        assert_eq!(answer.usage.map(|usage| usage.completion_tokens), completion, "{name}");
+        let cached = count([
+            "/prompt_tokens_details/cached_tokens",
+            "/input_tokens_details/cached_tokens",
+            "/cache_read_input_tokens",
+        ]);
+        assert_eq!(answer.usage.and_then(|usage| usage.cached_tokens), cached, "{name}");
+        assert_eq!(answer.abort, value["choices"][0]["finish_reason"] == "abort", "{name}");
+        let error = &value["error"];
+        assert_eq!(answer.error.is_some(), error.is_object(), "{name}");
+        if let Some(read) = answer.error {
+            assert_eq!(read.code.map(u64::from), error["code"].as_u64(), "{name}");
+            let message = super::super::json::text(read.message.within(&capture.body));
+            assert_eq!(Some(&*message), error["message"].as_str(), "{name}");
+            let kind = super::super::json::text(read.kind.within(&capture.body));
+            assert_eq!(Some(&*kind), error["type"].as_str(), "{name}");
+            errors += 1;
+        }
+        usages += usize::from(answer.usage.is_some());
+    }
+    assert!(usages >= 30 && errors >= 20, "{usages} {errors}");
+}
+
+#[test]
+fn cached_tokens_are_told_apart_from_none_said() {
+    let with = |details: &str| {
+        usage(&format!(r#"{{"prompt_tokens":5,"completion_tokens":1{details}}}"#)).0.unwrap()
+    };
+    assert_eq!(with(r#","prompt_tokens_details":{"cached_tokens":0}"#), tokens(5, 1, Some(0)));
+    for details in [
+        "",
+        r#","prompt_tokens_details":null"#,
+        r#","prompt_tokens_details":{"cached_tokens":null}"#,
+    ] {
+        assert_eq!(with(details), tokens(5, 1, None));
+    }
+}
+
+#[test]
+fn counts_that_cannot_be_are_not_believed() {
+    for bad in [
+        "-1",
+        "1.5",
+        "1.0",
+        "1e2",
+        "\"5\"",
+        "true",
+        "[]",
+        "{}",
+        "1099511627777",
+        "99999999999999999999",
+    ] {
+        for field in ["prompt_tokens", "completion_tokens"] {
+            let other =
+                if field == "prompt_tokens" { "completion_tokens" } else { "prompt_tokens" };
+            let read = usage(&format!(r#"{{"{field}":{bad},"{other}":1}}"#));
+            assert_eq!(read, (None, true), "{field} {bad}");
+        }
+    }
+    assert_eq!(usage("7"), (None, true));
+    assert_eq!(usage("null"), (None, false));
+    assert_eq!(usage(r#"{"type":"duration","seconds":3}"#), (None, false));
+    assert_eq!(usage(r#"{"output_tokens":3}"#), (None, true), "half of one");
+    assert_eq!(usage(r#"{"prompt_tokens":1,"prompt_tokens":2}"#), (None, true));
+    let twice = br#"{"usage":{"prompt_tokens":1},"usage":{"prompt_tokens":2}}"#;
+    assert_eq!((read_answer(twice).usage, read_answer(twice).usage_odd), (None, true));
+}
+
+#[test]
+fn what_generates_nothing_has_a_prompt_alone() {
+    let pooled = r#"{"prompt_tokens":5,"total_tokens":5,"completion_tokens":0}"#;
+    assert_eq!(usage(pooled), (Some(tokens(5, 0, None)), false));
+    assert_eq!(usage(r#"{"total_tokens":5}"#), (Some(tokens(5, 0, None)), false));
+}
+
+#[test]
+fn what_is_not_a_json_object_is_not_valid() {
+    for body in ["", "<html>", "[]", "null", "{\"usage\":{}", "{} x"] {
+        assert_eq!(read_answer(body.as_bytes()), Answer::default(), "{body}");
+    }
+}

@@ -32,8 +32,6 @@ pub struct Call {
     pub stream: bool,
     /// `stream_options` of chat and completions; `None` when absent or null.
     pub stream_options: Option<StreamOptions>,
-    /// The value of `stream_options` where it is null.
-    pub stream_options_null: Option<Span>,
     /// `max_tokens`.
     pub max_tokens: Option<Count>,
     /// `max_completion_tokens` (chat), `max_output_tokens` (responses).
@@ -62,6 +60,9 @@ pub struct Call {
     pub chat_template: Option<Span>,
     /// Fields that steer the engine or other tenants' work, in the body's order: for policy.
     pub policy_fields: Vec<PolicyField>,
+    /// Fields that we read and that hold null: an edit must replace it, since the engine would take
+    /// the later of two members.
+    pub(super) nulls: Vec<(&'static str, Span)>,
     /// Behind the opening brace, where a member may be inserted.
     pub(super) opened: usize,
     /// Members of the outermost object.
@@ -71,10 +72,12 @@ pub struct Call {
 /// The model that a body names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
-    /// The JSON string, quotes included.
+    /// The JSON string, quotes included; in a form, the bare text.
     pub span: Span,
     /// Its text, when it has escapes.
     pub decoded: Option<String>,
+    /// It stands in a form, where a value has no quotes and no escapes.
+    pub in_form: bool,
 }
 
 /// A count of tokens or sequences, and where it stands.
@@ -153,6 +156,7 @@ impl Call {
         let model = self.model.as_ref()?;
         match &model.decoded {
             Some(text) => Some(text),
+            None if model.in_form => std::str::from_utf8(model.span.within(body)).ok(),
             None => std::str::from_utf8(json::inner(model.span.within(body))).ok(),
         }
     }
@@ -266,6 +270,10 @@ impl Reader<'_> {
             let field = FIELDS.get(bit).copied().unwrap_or_default();
             if reads(self.endpoint, field) {
                 self.once(field, bit, key.span)?;
+                if scanner.peek() == Some(Kind::Null) {
+                    self.call.nulls.push((field, scanner.value()?.span));
+                    return Ok(());
+                }
                 return self.field(scanner, field);
             }
         } else if let Some(bit) = POLICY_FIELDS.iter().position(named) {
@@ -293,26 +301,26 @@ impl Reader<'_> {
         let before = scanner.string_bytes();
         match field {
             "messages" => {
-                self.call.messages_span =
-                    self.list(scanner, field, MESSAGES_MAX, |call| &mut call.messages)?;
+                let span = self.list(scanner, field, MESSAGES_MAX, |call| &mut call.messages)?;
+                self.call.messages_span = Some(span);
             }
             "tools" => {
                 self.list(scanner, field, TOOLS_MAX, |call| &mut call.tools)?;
             }
             "prompt" | "input" => {
                 let items = self.endpoint != Endpoint::Completions;
-                (self.call.prompt, self.call.prompt_span) =
-                    read_prompt(scanner, self.body, field, items)?;
+                let (prompt, span) = read_prompt(scanner, self.body, field, items)?;
+                (self.call.prompt, self.call.prompt_span) = (prompt, Some(span));
             }
             "stream_options" => self.stream_options(scanner)?,
             "model" => self.model(scanner)?,
             "stream" => self.call.stream = self.flag(field, scanner.value()?)?.unwrap_or(false),
             "echo" => self.call.echo = self.flag(field, scanner.value()?)?.unwrap_or(false),
-            "prompt_embeds" => self.embeds = scanner.value()?.kind != Kind::Null,
-            "chat_template" => {
-                let value = scanner.value()?;
-                self.call.chat_template = (value.kind != Kind::Null).then_some(value.span);
+            "prompt_embeds" => {
+                scanner.value()?;
+                self.embeds = true;
             }
+            "chat_template" => self.call.chat_template = Some(scanner.value()?.span),
             "system" => {
                 scanner.value()?;
             }
@@ -326,9 +334,6 @@ impl Reader<'_> {
 
     fn model(&mut self, scanner: &mut Scanner<'_>) -> Result<(), BodyError> {
         let value = scanner.value()?;
-        if value.kind == Kind::Null {
-            return Ok(());
-        }
         if value.kind != Kind::String {
             return Err(BodyError::value("model", "model must be a string", value.span));
         }
@@ -338,14 +343,11 @@ impl Reader<'_> {
             let message = "model must be a string of at most 1024 bytes";
             return Err(BodyError::value("model", message, value.span));
         }
-        self.call.model = Some(Model { span: value.span, decoded });
+        self.call.model = Some(Model { span: value.span, decoded, in_form: false });
         Ok(())
     }
 
     fn number(&mut self, field: &'static str, value: Value) -> Result<(), BodyError> {
-        if value.kind == Kind::Null {
-            return Ok(());
-        }
         let (least, most) = match field {
             "n" | "best_of" => (1, SEQUENCES_MAX),
             "min_tokens" => (0, TOKENS_MAX),
@@ -383,20 +385,17 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a list of objects and counts them; `None` for null.
+    /// Reads a list of objects and counts them.
     fn list(
         &mut self,
         scanner: &mut Scanner<'_>,
         field: &'static str,
         most: usize,
         count: impl Fn(&mut Call) -> &mut usize,
-    ) -> Result<Option<Span>, BodyError> {
+    ) -> Result<Span, BodyError> {
         if scanner.peek() != Some(Kind::Array) {
             let value = scanner.value()?;
-            return match value.kind {
-                Kind::Null => Ok(None),
-                _ => Err(BodyError::value(field, format!("{field} must be a list"), value.span)),
-            };
+            return Err(BodyError::value(field, format!("{field} must be a list"), value.span));
         }
         let start = scanner.offset();
         *count(&mut self.call) = scanner.array(|scanner, index| {
@@ -411,18 +410,14 @@ impl Reader<'_> {
             }
             Ok(())
         })?;
-        Ok(Some(Span::between(start, scanner.offset())))
+        Ok(Span::between(start, scanner.offset()))
     }
 
     fn stream_options(&mut self, scanner: &mut Scanner<'_>) -> Result<(), BodyError> {
         if scanner.peek() != Some(Kind::Object) {
             let value = scanner.value()?;
-            if value.kind != Kind::Null {
-                let message = "stream_options must be an object";
-                return Err(BodyError::value("stream_options", message, value.span));
-            }
-            self.call.stream_options_null = Some(value.span);
-            return Ok(());
+            let message = "stream_options must be an object";
+            return Err(BodyError::value("stream_options", message, value.span));
         }
         let mut options = StreamOptions::default();
         options.span = scanner.object(|scanner, key| {

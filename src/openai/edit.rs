@@ -39,12 +39,17 @@ impl Edits {
         Edits { opened: call.opened, kept: call.members, ..Edits::default() }
     }
 
-    /// The engine is asked for `name` instead; inserted when the body named no model.
+    /// The engine is asked for `name` instead; inserted when the body named no model. In a form, a
+    /// name with a line end would change the form: the client's name then stays.
     pub fn set_model(&mut self, call: &Call, name: &str) {
-        let value = quoted(name);
         match &call.model {
-            Some(model) => self.replace(model.span, value),
-            None => self.insert("model", &value),
+            Some(model) if model.in_form => {
+                if !name.contains(['\r', '\n']) {
+                    self.replace(model.span, name.to_owned());
+                }
+            }
+            Some(model) => self.replace(model.span, quoted(name)),
+            None => self.insert(call, "model", quoted(name)),
         }
     }
 
@@ -55,11 +60,7 @@ impl Edits {
     pub fn ask_for_usage(&mut self, call: &Call) {
         const WHOLE: &str = "{\"include_usage\":true}";
         let Some(options) = &call.stream_options else {
-            match call.stream_options_null {
-                Some(null) => self.replace(null, WHOLE),
-                None => self.insert("stream_options", WHOLE),
-            }
-            return;
+            return self.insert(call, "stream_options", WHOLE);
         };
         if options.include_usage == Some(true) {
             return;
@@ -85,7 +86,7 @@ impl Edits {
     pub fn set_max_tokens(&mut self, call: &Call, tokens: u64) {
         let named = [call.max_tokens, call.max_completion_tokens];
         if named.iter().all(Option::is_none) {
-            return self.insert("max_tokens", &tokens.to_string());
+            return self.insert(call, "max_tokens", tokens.to_string());
         }
         for count in named.into_iter().flatten() {
             self.replace(count.span, tokens.to_string());
@@ -96,7 +97,7 @@ impl Edits {
     pub fn set_policy_field(&mut self, call: &Call, name: &'static str, json: &str) {
         match call.policy_fields.iter().find(|field| field.name == name) {
             Some(field) => self.replace(field.value.span, json.to_owned()),
-            None => self.insert(name, json),
+            None => self.insert(call, name, json.to_owned()),
         }
     }
 
@@ -145,15 +146,18 @@ impl Edits {
         }
     }
 
-    /// Inserts a member that the body does not have.
-    fn insert(&mut self, name: &str, json: &str) {
+    /// Gives a value to a field that the body does not have, or has as null.
+    fn insert(&mut self, call: &Call, name: &str, json: impl Into<Text>) {
+        if let Some((_, null)) = call.nulls.iter().find(|(field, _)| *field == name) {
+            return self.replace(*null, json);
+        }
         if !self.inserted.is_empty() {
             self.inserted.push(',');
         }
         self.inserted.push('"');
         self.inserted.push_str(name);
         self.inserted.push_str("\":");
-        self.inserted.push_str(json);
+        self.inserted.push_str(&json.into());
     }
 
     /// Nothing is changed.

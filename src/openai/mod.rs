@@ -19,6 +19,8 @@
 
 pub mod answer;
 pub mod call;
+#[cfg(test)]
+pub(crate) mod captures;
 pub mod edit;
 pub mod endpoint;
 pub mod error;

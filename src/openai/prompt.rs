@@ -42,24 +42,22 @@ pub enum Prompt {
     },
 }
 
-/// Reads `prompt` or `input`; no prompt and no span for null. With `items`, a list may hold
-/// objects.
+/// Reads `prompt` or `input` and its place. With `items`, a list may hold objects.
 pub(super) fn read_prompt(
     scanner: &mut Scanner<'_>,
     body: &[u8],
     field: &'static str,
     items: bool,
-) -> Result<(Prompt, Option<Span>), BodyError> {
+) -> Result<(Prompt, Span), BodyError> {
     match scanner.peek() {
         Some(Kind::Array) => {}
-        Some(Kind::Null) => return Ok(scanner.value().map(|_| (Prompt::None, None))?),
         kind => {
             let value = scanner.value()?;
             if kind != Some(Kind::String) {
                 let message = format!("{field} must be a string or a list");
                 return Err(BodyError::value(field, message, value.span));
             }
-            return Ok((Prompt::Text, Some(value.span)));
+            return Ok((Prompt::Text, value.span));
         }
     }
     let start = scanner.offset();
@@ -110,7 +108,7 @@ pub(super) fn read_prompt(
     if count == 0 {
         return Err(BodyError::value(field, format!("{field} must not be an empty list"), span));
     }
-    Ok((prompt, Some(span)))
+    Ok((prompt, span))
 }
 
 fn token_list(

@@ -3,6 +3,9 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod engine;
+pub(crate) mod gateway;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! What the writer keeps, cuts, repeats and gives up.
+
 use std::collections::HashSet;
 use std::io::BufRead;
 use std::path::PathBuf;

@@ -1,0 +1,102 @@
+//! Everything about a request that an attempt needs, the same for each attempt.
+
+use std::sync::Arc;
+
+use super::body::Body;
+use super::connection::Client;
+use super::frames::Outgoing;
+use super::reply::Failure;
+use super::shared::Published;
+use super::ticket::Ticket;
+use crate::http1::{Method, RequestHead, Version, write};
+use crate::openai::{Call, Edits, Endpoint};
+use crate::replicas::{Pool, Replica, Served};
+
+/// Tokens that a request without a limit may take, for its time limit only.
+const OUTPUT_TOKENS_DEFAULT: u64 = 1_000;
+
+/// See the module.
+pub(super) struct Plan<'p> {
+    pub endpoint: Endpoint,
+    pub stream: bool,
+    pub outgoing: Outgoing,
+    pub client_keeps: bool,
+    /// Output tokens of one sequence that the request may take.
+    output_tokens: u64,
+    pub take_usage_out: bool,
+    pub edits: Edits,
+    pub body: Body,
+    content_type: Option<Vec<u8>>,
+    pub served: Served,
+    pub pool: Arc<Pool>,
+    pub published: &'p Published,
+}
+
+impl<'p> Plan<'p> {
+    pub(super) fn new(
+        client: &Client,
+        head: &RequestHead,
+        (endpoint, call): (Endpoint, &Call),
+        edits: Edits,
+        body: Body,
+        served: Served,
+        published: &'p Published,
+    ) -> Result<Plan<'p>, Failure> {
+        let pool = published.fleet.pools.get(served.pool).ok_or(Failure::NoHealthyReplica)?;
+        let own_type = head.content_type.filter(|_| endpoint.multipart());
+        Ok(Plan {
+            endpoint,
+            stream: call.stream && endpoint.streams(),
+            outgoing: match head.version {
+                Version::Http11 => Outgoing::Chunked,
+                Version::Http10 => Outgoing::Plain,
+            },
+            client_keeps: head.keep_alive,
+            output_tokens: call.output_tokens_max().unwrap_or(OUTPUT_TOKENS_DEFAULT),
+            take_usage_out: !call.client_asked_for_usage(),
+            edits,
+            body,
+            content_type: own_type.map(|s| s.of(client.inbox.filled()).to_vec()),
+            pool: Arc::clone(pool),
+            served,
+            published,
+        })
+    }
+
+    /// Time until the first content must be there, in ms; 0 = any. An answer that is no stream is
+    /// all there at once, so it gets the time of its tokens besides.
+    pub(super) fn first_ms(&self) -> u64 {
+        let timeouts = &self.published.timeouts;
+        match (timeouts.first_token_ms, timeouts.next_token_ms) {
+            (first, _) if self.stream || !self.endpoint.generates() => first,
+            (0, _) | (_, 0) => 0,
+            (first, next) => first.saturating_add(next.saturating_mul(self.output_tokens)),
+        }
+    }
+
+    /// The request's head for `replica`, written anew from the fields that we allow.
+    pub(super) fn write_head(
+        &self,
+        replica: &Replica,
+        ticket: &Ticket<'_>,
+        length: usize,
+    ) -> Vec<u8> {
+        let mut out = Vec::with_capacity(384);
+        // Every value below was checked by whoever parsed it; one that is unfit is left out.
+        let _ = write::request_line(&mut out, Method::Post, self.endpoint.path());
+        let _ = write::field(&mut out, "host", replica.authority.as_bytes());
+        if let Some(key) = &self.pool.api_key {
+            out.extend_from_slice(b"authorization: Bearer ");
+            out.extend_from_slice(key.expose().as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        let kind = self.content_type.as_deref().unwrap_or(b"application/json");
+        let _ = write::field(&mut out, "content-type", kind);
+        write::number_field(&mut out, "content-length", length as u64);
+        let _ = write::field(&mut out, "accept-encoding", b"identity");
+        let _ = write::field(&mut out, "x-request-id", ticket.request_id());
+        ticket.write_trace_context(&mut out);
+        out.extend_from_slice(b"\r\n");
+        out
+    }
+}

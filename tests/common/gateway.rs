@@ -1,0 +1,105 @@
+//! A gateway in this process, on ephemeral ports, with its usage log in a folder that vanishes.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use expedite::config::{Config, KeyDigest};
+use expedite::gateway::Gateway;
+use serde_json::Value;
+
+use super::{ask, eventually, get};
+
+/// The key of the one tenant, `acme`.
+pub(crate) const KEY: &str = "sk-test";
+
+/// The field line that carries it.
+pub(crate) const AUTH: &str = "Authorization: Bearer sk-test\r\n";
+
+/// What differs from the usual bed.
+pub(crate) struct Settings {
+    pub(crate) driver: &'static str,
+    /// Lines for `[server]`.
+    pub(crate) server: String,
+    /// Lines for `[[pool]]`.
+    pub(crate) pool: String,
+    /// Whole further sections.
+    pub(crate) more: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        let [server, pool, more] = std::array::from_fn(|_| String::new());
+        Settings { driver: "auto", server, pool, more }
+    }
+}
+
+/// A running gateway with one pool `p` (model `base`, alias `m`) and one core.
+pub(crate) struct Bed {
+    pub(crate) addr: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) gateway: Gateway,
+    usage: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Bed {
+    /// In front of these engines, with the defaults.
+    pub(crate) fn of(engines: &[SocketAddr]) -> Bed {
+        Bed::start(engines, Settings::default())
+    }
+
+    /// Returns once the gateway has learned what each engine of [`super::engine`] lists.
+    pub(crate) fn start(engines: &[SocketAddr], settings: Settings) -> Bed {
+        let bed = Bed::unready(engines, settings);
+        let list = format!("GET /v1/models HTTP/1.1\r\nHost: gw.test\r\n{AUTH}\r\n");
+        eventually("the engines' models are known", || {
+            let listed = ask(bed.addr, list.as_bytes()).text();
+            engines.iter().all(|addr| listed.contains(&super::engine::adapter(*addr)))
+        });
+        bed
+    }
+
+    /// As [`Bed::start`], without the wait: for engines that answer no probe.
+    pub(crate) fn unready(engines: &[SocketAddr], settings: Settings) -> Bed {
+        let dir = tempfile::tempdir().expect("folder");
+        let usage = dir.path().join("usage.jsonl");
+        let Settings { driver, server, pool, more } = settings;
+        let replicas: Vec<_> = engines.iter().map(|addr| format!("\"http://{addr}\"")).collect();
+        let text = format!(
+            "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\ncores = [0]\n\
+             driver = \"{driver}\"\n{server}\n\
+             [[pool]]\nname = \"p\"\nmodel = \"base\"\naliases = [\"m\"]\n\
+             replicas = [{}]\n{pool}\n\
+             [usage]\npath = \"{}\"\n[log]\nlevel = \"off\"\n\
+             [[tenant]]\nid = \"acme\"\nkeys = [\"{}\"]\n{more}\n",
+            replicas.join(", "),
+            usage.display(),
+            KeyDigest::of(KEY.as_bytes()).to_text(),
+        );
+        let config = Config::from_text("test.toml", &text).expect("configuration");
+        let gateway = Gateway::start(config).expect("gateway");
+        let admin = gateway.admin.expect("admin");
+        Bed { addr: gateway.addrs[0], admin, gateway, usage, _dir: dir }
+    }
+
+    /// Waits for the first `n` usage records; more than `n` fail.
+    pub(crate) fn records(&self, n: usize) -> Vec<Value> {
+        let read = || std::fs::read_to_string(&self.usage).unwrap_or_default();
+        eventually("the usage records are written", || read().matches('\n').count() >= n);
+        let text = read();
+        let records: Vec<_> =
+            text.lines().map(|line| serde_json::from_str(line).expect("record")).collect();
+        assert_eq!(records.len(), n, "usage records: {text}");
+        records
+    }
+
+    /// Sum of a metric's series whose labels contain `labels`.
+    pub(crate) fn metric(&self, name: &str, labels: &str) -> f64 {
+        let text = ask(self.admin, &get("/metrics")).text();
+        let series = text.lines().filter_map(|line| line.strip_prefix(name));
+        series
+            .filter(|rest| rest.starts_with(['{', ' ']) && rest.contains(labels))
+            .filter_map(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum()
+    }
+}
