@@ -9,13 +9,16 @@ use super::failure::{Failure, Kind};
 /// The largest time told apart, in microseconds: an hour.
 const MICROS_MAX: u64 = 3_600_000_000;
 
-/// A histogram of times: microseconds, three significant digits.
+/// With three digits 176.4 and 176.5 ms are one bucket, and what a gateway adds is less than that.
+const DIGITS: u8 = 4;
+
+/// A histogram of times: microseconds, four significant digits.
 #[derive(Clone, Debug)]
 pub struct Histo(Histogram<u64>);
 
 impl Default for Histo {
     fn default() -> Histo {
-        Histo(Histogram::new_with_bounds(1, MICROS_MAX, 3).expect("the bounds are in range"))
+        Histo(Histogram::new_with_bounds(1, MICROS_MAX, DIGITS).expect("the bounds are in range"))
     }
 }
 
