@@ -1,179 +1,219 @@
-//! The load generator: requests on a fixed schedule or in a closed loop, every answer checked.
+//! The load generator: for the gateway, for a replica, for any OpenAI endpoint.
 //!
-//! One thread on the same `net`, `http1`, `sse` and `openai` code as the gateway. In open loop a
-//! request's time counts from the moment it was due, not from when it could be sent, so that a
-//! stall of the server is seen by all requests that it delayed (no coordinated omission).
+//! In an open loop request `i` is due at `i / rate`, its latency counts from that
+//! moment, and a late one is sent at once and never skipped, so that a stalled server cannot hide
+//! what it did to those who would have come meanwhile (no coordinated omission). In a closed loop
+//! each of N connections sends its next request when the last one has ended.
+//!
+//! Each answer is judged while it is measured: its framing always, and every token of it when the
+//! server's words are known ([`Options::words`]).
+//!
+//! A bench owns its threads; each has a runtime, connections and histograms of its own, which meet
+//! when it ends. It resolves names before the first request and never writes to the terminal.
 
-mod client;
+mod answer;
+mod drive;
+mod failure;
+mod metronome;
+mod prompt;
 mod report;
+mod tally;
+mod target;
+mod wire;
 
-use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub use report::{Quantiles, Report};
+use crate::net::{self, Driver, DriverChoice};
 
-use crate::net::{self, DriverChoice};
-use crate::runtime::clock;
-use client::Connections;
+pub use failure::Kind;
+pub use report::Report;
+pub use tally::{Histo, Tally};
+pub use target::{Probe, Target, probe};
 
-/// Appends token `index` of the answer to the prompt with this tag.
-pub type Word = fn(tag: u64, index: u64, out: &mut Vec<u8>);
+/// Word `index` of the answer to `tag`, as the simulator's `token_text`.
+pub type Words = fn(tag: u64, index: u64) -> [u8; 7];
 
 /// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pace {
-    /// So many a second, on a fixed schedule.
+pub enum Load {
+    /// Open loop: so many a second, whatever the answers do.
     Rate(f64),
-    /// So many at a time, each followed by the next.
+    /// Closed loop: so many connections, each busy all the time.
     Concurrency(usize),
 }
 
-/// Where requests go. Several take turns.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// A name for the report.
-    pub name: String,
-    /// Address to connect to.
-    pub addr: SocketAddr,
-    /// `host:port` for the `Host` field.
-    pub authority: String,
-    /// Model to ask for.
-    pub model: String,
-    /// Key to send.
-    pub key: Option<String>,
+/// Which API is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Api {
+    /// `/v1/chat/completions`
+    #[default]
+    Chat,
+    /// `/v1/completions`
+    Completions,
 }
 
-/// What is sent.
+/// Which answers are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Answers {
+    /// Event streams.
+    #[default]
+    Streams,
+    /// Whole bodies.
+    Whole,
+    /// Every `n`-th (at least 2nd) request asks for a whole body, the others for a stream.
+    MixedEvery(u64),
+}
+
+/// What a bench does.
 #[derive(Clone, Debug)]
-pub struct Load {
-    /// Where.
-    pub targets: Vec<Target>,
-    /// When.
-    pub pace: Pace,
-    /// For how long.
+pub struct Options {
+    /// Where the load goes.
+    pub target: Target,
+    /// Every second request goes here instead, for comparison.
+    pub direct: Option<Target>,
+    /// When requests are sent.
+    pub load: Load,
+    /// No request begins after this time; those under way are waited for.
     pub duration: Duration,
-    /// At most so many requests.
-    pub requests_max: u64,
-    /// Prompt length in tokens of four bytes.
+    /// Most requests, if bounded.
+    pub requests: Option<u64>,
+    /// Tokens of a prompt, at four bytes a token; at least the tag's 6.
     pub prompt_tokens: usize,
-    /// Of these, shared with every `prefixes`-th other prompt.
-    pub prefix_tokens: usize,
-    /// Number of different shared prefixes.
-    pub prefixes: u64,
-    /// Tokens asked for.
+    /// `max_tokens` of a request.
     pub output_tokens: u64,
-    /// Share of requests that stream, 0 to 1.
-    pub stream_share: f64,
-    /// The completions endpoint instead of chat.
-    pub completions: bool,
-    /// First tag; each request has the next.
+    /// Tokens at the start of a prompt that it shares with others.
+    pub prefix_tokens: usize,
+    /// How many such beginnings there are.
+    pub prefixes: usize,
+    /// Streams, whole bodies, or both.
+    pub answers: Answers,
+    /// Streams ask for their usage event.
+    pub usage: bool,
+    /// Which API is called.
+    pub api: Api,
+    /// Tags and prefixes follow from it.
     pub seed: u64,
-    /// The words that a simulated fleet answers with; `None` checks framing only.
-    pub word: Option<Word>,
+    /// Threads, each with its share of the load.
+    pub threads: usize,
+    /// A request that takes longer is given up and counted as `timeout`.
+    pub timeout: Duration,
+    /// Checks every token; only for a server that says these words.
+    pub words: Option<Words>,
 }
 
-/// The state that the tasks of a run share.
-struct Run {
-    load: Load,
-    connections: Vec<Connections>,
-    reports: Vec<RefCell<Report>>,
-    started_ns: u64,
-    issued: Cell<u64>,
-    open: Cell<u64>,
-    stop: Cell<bool>,
+impl Options {
+    /// A closed loop of 16 connections for ten seconds, short streams.
+    #[must_use]
+    pub fn new(target: Target) -> Options {
+        Options {
+            target,
+            direct: None,
+            load: Load::Concurrency(16),
+            duration: Duration::from_secs(10),
+            requests: None,
+            prompt_tokens: 64,
+            output_tokens: 32,
+            prefix_tokens: 0,
+            prefixes: 1,
+            answers: Answers::Streams,
+            usage: true,
+            api: Api::Chat,
+            seed: 1,
+            threads: 1,
+            timeout: Duration::from_secs(120),
+            words: None,
+        }
+    }
 }
 
-/// Runs a load to its end; one report a target.
-///
-/// # Errors
-/// The driver cannot be set up.
-pub fn run(load: Load) -> std::io::Result<Vec<Report>> {
-    let driver = match DriverChoice::Auto.resolve() {
-        Ok((driver, _)) => driver,
-        Err(error) => return Err(std::io::Error::other(error)),
-    };
-    net::run(driver, async move {
-        let run = Rc::new(Run {
-            connections: load.targets.iter().map(|t| Connections::new(t.addr)).collect(),
-            reports: load.targets.iter().map(|t| RefCell::new(Report::new(&t.name))).collect(),
-            started_ns: clock::now_ns(),
-            issued: Cell::new(0),
-            open: Cell::new(0),
-            stop: Cell::new(false),
-            load,
-        });
-        match run.load.pace {
-            Pace::Rate(rate) => open_loop(&run, rate).await,
-            Pace::Concurrency(n) => closed_loop(&run, n).await,
-        }
-        run.stop.set(true);
-        while run.open.get() > 0 {
-            net::sleep(Duration::from_millis(2)).await;
-        }
-        let seconds = clock::now_ns().saturating_sub(run.started_ns) as f64 / 1e9;
-        let finish = |report: &RefCell<Report>| {
-            let mut report = report.replace(Report::new(""));
-            report.duration_s = seconds;
-            report
+/// What a running bench tells and is told.
+#[derive(Debug, Default)]
+struct Live {
+    done: AtomicU64,
+    failed: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// A bench under way; dropping it ends it.
+#[derive(Debug)]
+pub struct Bench {
+    live: Arc<Live>,
+    threads: Vec<JoinHandle<std::io::Result<drive::Share>>>,
+    streams: bool,
+}
+
+impl Bench {
+    /// Starts the load.
+    ///
+    /// # Errors
+    /// No driver, no thread, or no socket for the metronome.
+    pub fn start(options: Options) -> std::io::Result<Bench> {
+        let driver = driver()?;
+        let streams = options.answers != Answers::Whole;
+        let most = match options.load {
+            Load::Concurrency(n) => n.max(1),
+            Load::Rate(_) => usize::MAX,
         };
-        run.reports.iter().map(finish).collect()
-    })
+        let threads = options.threads.clamp(1, most);
+        let options = Arc::new(Options { threads, ..options });
+        let mut bench = Bench { live: Arc::default(), threads: Vec::new(), streams };
+        for index in 0..threads {
+            let (options, live) = (Arc::clone(&options), Arc::clone(&bench.live));
+            let thread = std::thread::Builder::new().name(format!("bench-{index}"));
+            let run = move || drive::run(driver, index, &options, live);
+            bench.threads.push(thread.spawn(run)?);
+        }
+        Ok(bench)
+    }
+
+    /// Requests that have ended, and how many of them failed.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        (self.live.done.load(Relaxed), self.live.failed.load(Relaxed))
+    }
+
+    /// Ends it early: what is under way is given up and not counted.
+    pub fn stop(&self) {
+        self.live.stop.store(true, Relaxed);
+    }
+
+    /// True once every thread has ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits for the end and tells what was measured.
+    ///
+    /// # Errors
+    /// A thread could not run.
+    pub fn finish(mut self) -> std::io::Result<Report> {
+        let mut report = Report::new(self.streams);
+        for thread in self.threads.drain(..) {
+            let share = thread.join().map_err(|_| std::io::Error::other("a thread died"))??;
+            report.add(share);
+        }
+        Ok(report)
+    }
 }
 
-impl Run {
-    /// Is it time to stop? Counts the next request otherwise.
-    fn next(&self) -> Option<u64> {
-        let spent = clock::now_ns().saturating_sub(self.started_ns);
-        let over = u128::from(spent) >= self.load.duration.as_nanos();
-        let n = self.issued.get();
-        if over || self.stop.get() || n >= self.load.requests_max {
-            return None;
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.stop();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
         }
-        self.issued.set(n + 1);
-        Some(n)
-    }
-
-    /// One request, entered into its target's report.
-    async fn one(self: &Rc<Self>, n: u64, due_ns: u64) {
-        self.open.set(self.open.get() + 1);
-        let at = (n % self.load.targets.len() as u64) as usize;
-        let outcome = client::exchange(self, at, n, due_ns).await;
-        if let Some(report) = self.reports.get(at) {
-            report.borrow_mut().enter(outcome);
-        }
-        self.open.set(self.open.get() - 1);
     }
 }
 
-async fn open_loop(run: &Rc<Run>, rate: f64) {
-    let gap_ns = 1e9 / rate.max(1e-3);
-    loop {
-        let due = run.started_ns.saturating_add((run.issued.get() as f64 * gap_ns) as u64);
-        let now = clock::now_ns();
-        if due > now {
-            net::sleep(Duration::from_nanos(due - now)).await;
-            continue;
-        }
-        let Some(n) = run.next() else { return };
-        let run = Rc::clone(run);
-        net::spawn(async move { run.one(n, due).await });
-    }
+fn driver() -> std::io::Result<Driver> {
+    Ok(DriverChoice::Auto.resolve().map_err(std::io::Error::other)?.0)
 }
 
-async fn closed_loop(run: &Rc<Run>, concurrency: usize) {
-    let workers = Rc::new(Cell::new(concurrency));
-    for _ in 0..concurrency {
-        let (run, workers) = (Rc::clone(run), Rc::clone(&workers));
-        net::spawn(async move {
-            while let Some(n) = run.next() {
-                run.one(n, clock::now_ns()).await;
-            }
-            workers.set(workers.get() - 1);
-        });
-    }
-    while workers.get() > 0 {
-        net::sleep(Duration::from_millis(2)).await;
-    }
+/// Runs one future on a runtime of its own; for what comes before the load.
+fn block_on<F: Future>(main: F) -> std::io::Result<F::Output> {
+    net::run(driver()?, main)
 }

@@ -1,186 +1,180 @@
-//! What a load has measured: histograms in microseconds, counts, errors by kind.
+//! What a bench measured, as a table for people and as JSON with the names of `vllm bench serve`.
 
-use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
-use hdrhistogram::Histogram;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-/// What one request gave.
-#[derive(Debug, Default)]
-pub(super) struct Answered {
-    pub error: Option<String>,
-    pub ttft_us: Option<u64>,
-    pub gaps_us: Vec<u64>,
-    pub total_us: u64,
-    pub input_tokens: u64,
-    pub cached_tokens: u64,
-    pub output_tokens: u64,
-    pub attempts: u64,
-}
+use super::drive::Share;
+use super::tally::{Histo, Tally};
 
-/// Mean and quantiles in milliseconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Quantiles {
-    /// Arithmetic mean.
-    pub mean: f64,
-    /// Median.
-    pub p50: f64,
-    /// 90th percentile.
-    pub p90: f64,
-    /// 99th percentile.
-    pub p99: f64,
-    /// Largest.
-    pub max: f64,
-}
-
-/// The measurements of one target.
-#[derive(Debug)]
+/// A bench's result.
+#[derive(Clone, Debug)]
 pub struct Report {
-    /// The target's name.
-    pub name: String,
-    /// Length of the run in seconds.
-    pub duration_s: f64,
-    /// Requests whose answer was whole and right.
-    pub completed: u64,
-    /// Errors by kind.
-    pub errors: BTreeMap<String, u64>,
-    /// Input tokens by the engine's usage.
-    pub input_tokens: u64,
-    /// Of these, cached.
-    pub cached_tokens: u64,
-    /// Output tokens.
-    pub output_tokens: u64,
-    /// Requests that needed more than one attempt.
-    pub retried: u64,
-    ttft: Histogram<u64>,
-    itl: Histogram<u64>,
-    tpot: Histogram<u64>,
-    total: Histogram<u64>,
-}
-
-/// Three significant digits, up to an hour in microseconds; the bounds are constants that fit.
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 3_600_000_000, 3)
-        .unwrap_or_else(|_| unreachable!("1 to 3.6e9 at three digits is a valid histogram"))
-}
-
-fn quantiles(h: &Histogram<u64>) -> Quantiles {
-    let ms = |us: u64| us as f64 / 1e3;
-    Quantiles {
-        mean: h.mean() / 1e3,
-        p50: ms(h.value_at_quantile(0.5)),
-        p90: ms(h.value_at_quantile(0.9)),
-        p99: ms(h.value_at_quantile(0.99)),
-        max: ms(h.max()),
-    }
+    /// Through the target.
+    pub target: Tally,
+    /// Of the requests that went to the direct endpoint.
+    pub direct: Option<Tally>,
+    streams: bool,
+    begin_ns: u64,
+    end_ns: u64,
 }
 
 impl Report {
-    pub(super) fn new(name: &str) -> Report {
-        Report {
-            name: name.to_owned(),
-            duration_s: 0.0,
-            completed: 0,
-            errors: BTreeMap::new(),
-            input_tokens: 0,
-            cached_tokens: 0,
-            output_tokens: 0,
-            retried: 0,
-            ttft: histogram(),
-            itl: histogram(),
-            tpot: histogram(),
-            total: histogram(),
-        }
+    pub(super) fn new(streams: bool) -> Report {
+        Report { target: Tally::default(), direct: None, streams, begin_ns: u64::MAX, end_ns: 0 }
     }
 
-    pub(super) fn enter(&mut self, answered: Answered) {
-        if let Some(error) = answered.error {
-            *self.errors.entry(error).or_default() += 1;
-            return;
+    pub(super) fn add(&mut self, share: Share) {
+        self.target.add(share.target);
+        if let Some(direct) = share.direct {
+            self.direct.get_or_insert_default().add(direct);
         }
-        self.completed += 1;
-        self.input_tokens += answered.input_tokens;
-        self.cached_tokens += answered.cached_tokens;
-        self.output_tokens += answered.output_tokens;
-        self.retried += u64::from(answered.attempts > 1);
-        self.total.saturating_record(answered.total_us);
-        let Some(ttft) = answered.ttft_us else { return };
-        self.ttft.saturating_record(ttft);
-        for gap in answered.gaps_us {
-            self.itl.saturating_record(gap);
-        }
-        if let Some(more) = answered.output_tokens.checked_sub(1).filter(|n| *n > 0) {
-            self.tpot.saturating_record(answered.total_us.saturating_sub(ttft) / more);
-        }
+        self.begin_ns = self.begin_ns.min(share.begin_ns);
+        self.end_ns = self.end_ns.max(share.end_ns);
     }
 
-    /// Requests that went wrong.
+    /// From the first request due to the last answer's end, in seconds.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.end_ns.saturating_sub(self.begin_ns) as f64 / 1e9
+    }
+
+    /// Requests that failed, on both sides.
     #[must_use]
     pub fn failed(&self) -> u64 {
-        self.errors.values().sum()
+        self.target.failed() + self.direct.as_ref().map_or(0, Tally::failed)
     }
 
-    /// Time to the first content event of streams.
+    /// What the target adds to the direct endpoint at quantile `q`, in milliseconds: first of the
+    /// time to the first token (of the total for whole bodies), then of the total.
     #[must_use]
-    pub fn ttft(&self) -> Quantiles {
-        quantiles(&self.ttft)
+    pub fn added_ms(&self, q: f64) -> Option<(f64, f64)> {
+        let direct = self.direct.as_ref()?;
+        let added = |a: &Histo, b: &Histo| a.quantile_ms(q) - b.quantile_ms(q);
+        let total = added(&self.target.total, &direct.total);
+        let first = if self.streams { added(&self.target.ttft, &direct.ttft) } else { total };
+        Some((first, total))
     }
 
-    /// Gaps between content events.
-    #[must_use]
-    pub fn itl(&self) -> Quantiles {
-        quantiles(&self.itl)
-    }
-
-    /// Time per output token after the first.
-    #[must_use]
-    pub fn tpot(&self) -> Quantiles {
-        quantiles(&self.tpot)
-    }
-
-    /// Time of whole requests.
-    #[must_use]
-    pub fn total(&self) -> Quantiles {
-        quantiles(&self.total)
-    }
-
-    /// Requests a second that completed.
-    #[must_use]
-    pub fn rate(&self) -> f64 {
-        self.completed as f64 / self.duration_s.max(1e-9)
-    }
-
-    /// The report with the field names of `vllm bench serve` where it has them.
+    /// One object: the target's numbers flat, the direct endpoint's under `direct`.
     #[must_use]
     pub fn json(&self) -> Value {
-        let mut value = json!({
-            "target": self.name,
-            "duration": self.duration_s,
-            "completed": self.completed,
-            "failed": self.failed(),
-            "errors": self.errors,
-            "total_input_tokens": self.input_tokens,
-            "total_cached_tokens": self.cached_tokens,
-            "total_output_tokens": self.output_tokens,
-            "retried": self.retried,
-            "request_throughput": self.rate(),
-            "output_throughput": self.output_tokens as f64 / self.duration_s.max(1e-9),
-        });
-        let groups = [
-            ("ttft", self.ttft()),
-            ("tpot", self.tpot()),
-            ("itl", self.itl()),
-            ("e2el", self.total()),
-        ];
-        if let Some(fields) = value.as_object_mut() {
-            for (name, q) in groups {
-                fields.insert(format!("mean_{name}_ms"), q.mean.into());
-                fields.insert(format!("median_{name}_ms"), q.p50.into());
-                fields.insert(format!("p90_{name}_ms"), q.p90.into());
-                fields.insert(format!("p99_{name}_ms"), q.p99.into());
-                fields.insert(format!("max_{name}_ms"), q.max.into());
-            }
+        let mut object = self.side(&self.target);
+        if let (Some(direct), Some(p50), Some(p99)) =
+            (&self.direct, self.added_ms(0.5), self.added_ms(0.99))
+        {
+            object.insert("direct".to_owned(), Value::Object(self.side(direct)));
+            let overhead = json!({
+                "ttft_p50_ms": p50.0, "ttft_p99_ms": p99.0,
+                "e2el_p50_ms": p50.1, "e2el_p99_ms": p99.1,
+            });
+            object.insert("overhead".to_owned(), overhead);
         }
-        value
+        Value::Object(object)
+    }
+
+    fn side(&self, side: &Tally) -> Map<String, Value> {
+        let seconds = self.seconds().max(1e-9);
+        let errors: Map<String, Value> = side
+            .failures
+            .iter()
+            .map(|(kind, (count, detail))| {
+                (kind.to_string(), json!({ "count": count, "first": detail }))
+            })
+            .collect();
+        let tokens = side.input_tokens + side.output_tokens;
+        let mut object = Map::new();
+        let mut set = |name: String, value: Value| drop(object.insert(name, value));
+        set("duration".into(), self.seconds().into());
+        set("completed".into(), side.completed.into());
+        set("failed".into(), side.failed().into());
+        set("errors".into(), errors.into());
+        set("total_input_tokens".into(), side.input_tokens.into());
+        set("total_cached_tokens".into(), side.cached_tokens.into());
+        set("total_output_tokens".into(), side.output_tokens.into());
+        set("total_events".into(), side.events.into());
+        set("request_throughput".into(), (side.completed as f64 / seconds).into());
+        set("output_throughput".into(), (side.output_tokens as f64 / seconds).into());
+        set("total_token_throughput".into(), (tokens as f64 / seconds).into());
+        set("event_throughput".into(), (side.events as f64 / seconds).into());
+        let times = [
+            ("ttft", &side.ttft),
+            ("tpot", &side.tpot),
+            ("itl", &side.itl),
+            ("e2el", &side.total),
+            ("lateness", &side.lateness),
+        ];
+        for (name, times) in times {
+            set(format!("mean_{name}_ms"), times.mean_ms().into());
+            set(format!("median_{name}_ms"), times.quantile_ms(0.5).into());
+            set(format!("std_{name}_ms"), times.std_ms().into());
+            set(format!("p90_{name}_ms"), times.quantile_ms(0.9).into());
+            set(format!("p99_{name}_ms"), times.quantile_ms(0.99).into());
+            set(format!("max_{name}_ms"), times.max_ms().into());
+        }
+        object
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        self.section("target", &self.target, &mut out);
+        if let Some(direct) = &self.direct {
+            out.push('\n');
+            self.section("direct", direct, &mut out);
+            out.push('\n');
+            let _ = writeln!(out, "{:<22}{:>10}{:>10}", "added by the target, ms", "p50", "p99");
+            let added = |q| self.added_ms(q).unwrap_or_default();
+            let (p50, p99) = (added(0.5), added(0.99));
+            if self.streams {
+                let _ = writeln!(out, "  {:<21}{:>10.3}{:>10.3}", "first token", p50.0, p99.0);
+            }
+            let _ = writeln!(out, "  {:<21}{:>10.3}{:>10.3}", "total", p50.1, p99.1);
+        }
+        out
+    }
+
+    fn section(&self, title: &str, side: &Tally, out: &mut String) {
+        let seconds = self.seconds().max(1e-9);
+        let rate = side.completed as f64 / seconds;
+        let tokens = side.output_tokens as f64 / seconds;
+        let _ = writeln!(
+            out,
+            "{title}: {} answered, {} failed in {seconds:.1} s: {rate:.0} requests/s, {tokens:.0} \
+             tokens/s",
+            side.completed,
+            side.failed(),
+        );
+        let _ = writeln!(
+            out,
+            "  tokens: {} in ({} cached), {} out in {} events",
+            side.input_tokens, side.cached_tokens, side.output_tokens, side.events
+        );
+        for (kind, (count, detail)) in &side.failures {
+            let _ = writeln!(out, "  failed: {count} {kind}; the first: {}", detail.escape_debug());
+        }
+        if side.completed == 0 {
+            return;
+        }
+        let _ = writeln!(
+            out,
+            "  {:<21}{:>10}{:>10}{:>10}{:>10}{:>10}",
+            "ms", "mean", "p50", "p90", "p99", "max"
+        );
+        let rows = [
+            ("first token", &side.ttft),
+            ("between events", &side.itl),
+            ("per output token", &side.tpot),
+            ("total", &side.total),
+            ("sent late by", &side.lateness),
+        ];
+        for (name, times) in rows.into_iter().filter(|(_, times)| times.count() > 0) {
+            let _ = write!(out, "  {name:<21}{:>10.3}", times.mean_ms());
+            for q in [0.5, 0.9, 0.99] {
+                let _ = write!(out, "{:>10.3}", times.quantile_ms(q));
+            }
+            let _ = writeln!(out, "{:>10.3}", times.max_ms());
+        }
     }
 }

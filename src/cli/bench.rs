@@ -1,206 +1,228 @@
-//! `expedite bench`: the load generator against any OpenAI endpoint.
+//! `bench`: load on a gateway, a replica, any OpenAI endpoint; a table or JSON.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::io::{IsTerminal, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::bench::{self, Load, Pace, Report, Target};
+use clap::ValueEnum;
+
+use super::EXIT_USAGE;
+use crate::bench::{Answers, Api, Bench, Load, Options, Probe, Report, Target, probe};
+use crate::config::Secret;
 use crate::sim::token_text;
 
-/// Load an OpenAI endpoint and check every answer
-#[derive(clap::Args, Debug)]
-#[command(after_help = "Example:\n  expedite bench --target http://127.0.0.1:8080 --rate 100 \
-                        --direct http://127.0.0.1:9101 --duration 10")]
+/// Connections of a closed loop when neither `--rate` nor `--concurrency` is given.
+const CONCURRENCY_DEFAULT: usize = 16;
+/// Seconds when neither `--duration` nor `--requests` is given.
+const SECONDS_DEFAULT: f64 = 10.0;
+/// A bound for `--requests` alone: a week.
+const SECONDS_MAX: f64 = 604_800.0;
+/// How often the progress line is drawn anew.
+const REDRAW: Duration = Duration::from_millis(200);
+
+/// Put load on an OpenAI endpoint and measure it
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  expedite bench --target http://127.0.0.1:8080 --key sk-... --rate 200 --duration 30
+  expedite bench --target http://127.0.0.1:8080 --direct http://10.0.0.1:8000 --concurrency 64
+  expedite bench --target http://10.0.0.1:8000 --requests 1000 --json result.json
+
+--rate is an open loop: latency counts from the moment a request was due. --concurrency is a closed
+loop. With --direct every second request goes there instead, and the difference is what the target
+adds. A server that speaks the simulator's tag protocol has every token checked. Exit code 1 if any
+request failed.")]
 pub(super) struct Args {
-    /// Server to load, http://HOST:PORT
+    /// Endpoint under load, http://HOST:PORT
     #[arg(long, value_name = "URL")]
     target: String,
-    /// A server to send every other request to: what the target adds is the difference
+    /// Endpoint for comparison: every second request goes there
     #[arg(long, value_name = "URL")]
     direct: Option<String>,
-    /// Model to ask for; default: the first that the server lists
+    /// Model to ask for [default: the first that /v1/models lists]
     #[arg(long)]
     model: Option<String>,
-    /// API key
+    /// Bearer key of the target [default: the variable EXPEDITE_KEY, which `ps` does not show]
     #[arg(long)]
     key: Option<String>,
-    /// Requests a second on a fixed schedule (open loop)
-    #[arg(long, conflicts_with = "concurrency", default_value_t = 50.0)]
-    rate: f64,
-    /// Requests at a time, each followed by the next (closed loop)
-    #[arg(long)]
-    concurrency: Option<usize>,
-    /// Seconds
-    #[arg(long, default_value_t = 10.0)]
-    duration: f64,
-    /// At most so many requests
-    #[arg(long)]
+    /// Bearer key of the direct endpoint
+    #[arg(long, value_name = "KEY")]
+    direct_key: Option<String>,
+    /// Requests a second, open loop
+    #[arg(long, value_name = "RPS", conflicts_with = "concurrency", value_parser = positive)]
+    rate: Option<f64>,
+    /// Busy connections, closed loop [default: 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    concurrency: Option<u32>,
+    /// Seconds in which requests begin [default: 10, unless --requests is given]
+    #[arg(long, value_name = "S", value_parser = positive)]
+    duration: Option<f64>,
+    /// Most requests
+    #[arg(long, value_name = "N")]
     requests: Option<u64>,
-    /// Tokens a prompt (four bytes each)
-    #[arg(long, default_value_t = 400)]
+    /// Tokens of a prompt, at four bytes each
+    #[arg(long, value_name = "N", default_value_t = 64)]
     prompt_tokens: usize,
-    /// Tokens asked for
-    #[arg(long, default_value_t = 16)]
+    /// Tokens of an answer (max_tokens)
+    #[arg(long, value_name = "N", default_value_t = 32,
+          value_parser = clap::value_parser!(u64).range(1..))]
     output_tokens: u64,
-    /// Whole answers instead of streams
+    /// Ask for whole bodies
     #[arg(long)]
     no_stream: bool,
-    /// Of the prompt's tokens, shared with other prompts
-    #[arg(long, default_value_t = 0)]
+    /// Tokens at the start of a prompt that are shared
+    #[arg(long, value_name = "N", default_value_t = 0)]
     prefix_tokens: usize,
-    /// Number of different shared prefixes
-    #[arg(long, default_value_t = 8)]
-    prefixes: u64,
-    /// /v1/completions instead of /v1/chat/completions
+    /// How many different shared beginnings there are
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    prefixes: usize,
+    /// Do not ask for the usage event of streams
     #[arg(long)]
-    completions: bool,
-    /// The target is a fleet of `expedite sim`: check every token
-    #[arg(long)]
-    sim: bool,
-    /// First tag of the prompts
+    no_usage: bool,
+    /// Tags and prefixes follow from it
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write the reports as JSON
+    /// Threads, each with its share of the load
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Seconds after which a request is given up
+    #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = positive)]
+    timeout: f64,
+    /// Which API is called
+    #[arg(long, value_enum, default_value_t = Path::Chat)]
+    path: Path,
+    /// Write the result as JSON, with the field names of `vllm bench serve`; "-" is stdout
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Runs the load.
+#[derive(Clone, Copy, ValueEnum)]
+enum Path {
+    #[value(name = "/v1/chat/completions")]
+    Chat,
+    #[value(name = "/v1/completions")]
+    Completions,
+}
+
+fn positive(text: &str) -> Result<f64, &'static str> {
+    let number = text.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0);
+    number.ok_or("must be a number above 0")
+}
+
+/// Runs the command.
 pub(super) fn run(args: Args) -> ExitCode {
-    match load(&args).and_then(|load| bench::run(load).map_err(|e| e.to_string())) {
-        Ok(reports) => finish(&args, &reports),
+    let json = args.json.clone();
+    let started = options(args).and_then(|options| {
+        let bench = Bench::start(options.clone()).map_err(|e| e.to_string())?;
+        Ok((options, bench))
+    });
+    let (options, bench) = match started {
+        Ok(started) => started,
         Err(error) => {
-            eprintln!("expedite: {error}");
+            eprintln!("expedite bench: {error}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    match watch(bench, &options) {
+        Ok(report) => tell(&report, json),
+        Err(error) => {
+            eprintln!("expedite bench: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn finish(args: &Args, reports: &[Report]) -> ExitCode {
-    if let Some(path) = &args.json {
-        let value: Vec<_> = reports.iter().map(Report::json).collect();
-        if let Err(error) = std::fs::write(path, format!("{:#}\n", serde_json::json!(value))) {
-            eprintln!("expedite: {}: {error}", path.display());
-            return ExitCode::FAILURE;
-        }
-    }
-    let shown = super::print(&table(reports));
-    let failed = reports.iter().any(|r| r.failed() > 0 || r.completed == 0);
-    if failed { ExitCode::FAILURE } else { shown }
-}
-
-fn load(args: &Args) -> Result<Load, String> {
-    let mut targets = vec![target(args, &args.target, "target")?];
-    if let Some(direct) = &args.direct {
-        targets.push(target(args, direct, "direct")?);
-    }
-    let finite = |value: f64, name: &str| match value.is_finite() && value > 0.0 {
-        true => Ok(value),
-        false => Err(format!("--{name} must be over 0")),
-    };
-    Ok(Load {
-        targets,
-        pace: match args.concurrency {
-            Some(n) => Pace::Concurrency(n.max(1)),
-            None => Pace::Rate(finite(args.rate, "rate")?),
+fn options(args: Args) -> Result<Options, String> {
+    let secret = |key: Option<String>| key.map(Secret::new);
+    let key = args.key.or_else(|| std::env::var("EXPEDITE_KEY").ok());
+    let mut target = Target::from_url(&args.target, secret(key))?;
+    let wanted = args.model.as_deref();
+    target.choose_model(wanted, true)?;
+    let direct = args.direct.map(|url| {
+        let mut direct = Target::from_url(&url, secret(args.direct_key))?;
+        direct.choose_model(Some(&target.model), false)?;
+        Ok::<_, String>(direct)
+    });
+    let direct = direct.transpose()?;
+    let unbounded = if args.requests.is_some() { SECONDS_MAX } else { SECONDS_DEFAULT };
+    let seconds = |s: f64| Duration::from_secs_f64(s.min(SECONDS_MAX));
+    let mut options = Options {
+        direct,
+        load: match args.rate {
+            Some(rate) => Load::Rate(rate),
+            None => Load::Concurrency(args.concurrency.map_or(CONCURRENCY_DEFAULT, |n| n as usize)),
         },
-        duration: Duration::try_from_secs_f64(finite(args.duration, "duration")?)
-            .map_err(|e| format!("--duration: {e}"))?,
-        requests_max: args.requests.unwrap_or(u64::MAX),
-        prompt_tokens: args.prompt_tokens,
+        duration: seconds(args.duration.unwrap_or(unbounded)),
+        requests: args.requests,
+        prompt_tokens: args.prompt_tokens.max(args.prefix_tokens),
+        output_tokens: args.output_tokens,
         prefix_tokens: args.prefix_tokens,
         prefixes: args.prefixes,
-        output_tokens: args.output_tokens,
-        stream_share: if args.no_stream { 0.0 } else { 1.0 },
-        completions: args.completions,
+        answers: if args.no_stream { Answers::Whole } else { Answers::Streams },
+        usage: !args.no_usage,
+        api: match args.path {
+            Path::Chat => Api::Chat,
+            Path::Completions => Api::Completions,
+        },
         seed: args.seed,
-        word: args.sim.then_some(|tag, i, out| out.extend_from_slice(&token_text(tag, i))),
-    })
-}
-
-fn target(args: &Args, url: &str, name: &str) -> Result<Target, String> {
-    let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
-    let addr = authority.to_socket_addrs().map_err(|e| format!("{url}: {e}"))?;
-    let addr = addr.into_iter().next().ok_or_else(|| format!("{url}: no address"))?;
-    // The alias of a gateway means nothing to the replica behind it.
-    let model = match (&args.model, name) {
-        (Some(model), "target") => model.clone(),
-        _ => first_model(addr, authority, args.key.as_deref())?,
+        threads: args.threads.max(1),
+        timeout: seconds(args.timeout),
+        ..Options::new(target)
     };
-    let (authority, key) = (authority.to_owned(), args.key.clone());
-    Ok(Target { name: name.to_owned(), addr, authority, model, key })
-}
-
-/// The first model that a server lists.
-fn first_model(addr: SocketAddr, authority: &str, key: Option<&str>) -> Result<String, String> {
-    let say = |what: String| format!("{authority}/v1/models: {what}");
-    let key = key.map(|k| format!("authorization: Bearer {k}\r\n")).unwrap_or_default();
-    let head =
-        format!("GET /v1/models HTTP/1.1\r\nhost: {authority}\r\n{key}connection: close\r\n\r\n");
-    let mut answer = Vec::new();
-    let mut socket = std::net::TcpStream::connect(addr).map_err(|e| say(e.to_string()))?;
-    let patience = Some(Duration::from_secs(10));
-    let asked = socket
-        .set_read_timeout(patience)
-        .and_then(|()| socket.write_all(head.as_bytes()))
-        .and_then(|()| socket.read_to_end(&mut answer));
-    asked.map_err(|e| say(e.to_string()))?;
-    let body = memchr::memmem::find(&answer, b"\r\n\r\n").and_then(|at| answer.get(at + 4..));
-    let entries = crate::openai::models::parse(body.unwrap_or_default());
-    let first = entries.ok().and_then(|list| list.into_iter().next());
-    first.map(|entry| entry.id).ok_or_else(|| say("no model listed".to_owned()))
-}
-
-fn table(reports: &[Report]) -> String {
-    use std::fmt::Write;
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "{:<10}{:>10}{:>8}{:>10}{:>12}{:>12}",
-        "", "completed", "failed", "req/s", "tokens in", "tokens out"
-    );
-    for r in reports {
-        let _ = writeln!(
-            out,
-            "{:<10}{:>10}{:>8}{:>10.1}{:>12}{:>12}",
-            r.name,
-            r.completed,
-            r.failed(),
-            r.rate(),
-            r.input_tokens,
-            r.output_tokens
-        );
+    if probe(&options, token_text).map_err(|e| format!("{}: {e}", args.target))? == Probe::Words {
+        options.words = Some(token_text);
+    } else {
+        eprintln!("expedite bench: not a simulator: framing is checked, the text is not");
     }
-    let _ = writeln!(
-        out,
-        "\n{:<18}{:>10}{:>10}{:>10}{:>10}{:>10}",
-        "ms", "mean", "p50", "p90", "p99", "max"
-    );
-    for r in reports {
-        let rows = [("TTFT", r.ttft()), ("gap", r.itl()), ("TPOT", r.tpot()), ("total", r.total())];
-        for (what, q) in rows {
-            let name = format!("{} {what}", r.name);
-            let _ = writeln!(
-                out,
-                "{name:<18}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>10.2}",
-                q.mean, q.p50, q.p90, q.p99, q.max
-            );
+    Ok(options)
+}
+
+/// Waits for the end, draws the progress line; Ctrl-C and SIGTERM end it early.
+fn watch(bench: Bench, options: &Options) -> std::io::Result<Report> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let stderr = std::io::stderr();
+    let shown = stderr.is_terminal();
+    let begun = Instant::now();
+    runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut drawn = begun;
+        while !bench.is_finished() {
+            tokio::select! {
+                _ = interrupt.recv() => bench.stop(),
+                _ = terminate.recv() => bench.stop(),
+                () = tokio::time::sleep(Duration::from_millis(10)) => {}
+            }
+            if shown && drawn.elapsed() >= REDRAW {
+                drawn = Instant::now();
+                let (done, failed) = bench.progress();
+                let (seconds, all) = (begun.elapsed().as_secs(), options.duration.as_secs());
+                let _ = write!(
+                    stderr.lock(),
+                    "\r\x1b[K{seconds} s of {all}: {done} requests ended, {failed} failed"
+                );
+            }
         }
+        Ok::<(), std::io::Error>(())
+    })?;
+    if shown {
+        let _ = write!(stderr.lock(), "\r\x1b[K");
     }
-    if let [target, direct] = reports {
-        let added = |of: fn(&Report) -> f64| of(target) - of(direct);
-        let _ = writeln!(
-            out,
-            "\nadded by the target: TTFT p50 {:+.3} ms, p99 {:+.3} ms; total p50 {:+.3} ms",
-            added(|r| r.ttft().p50),
-            added(|r| r.ttft().p99),
-            added(|r| r.total().p50),
-        );
-    }
-    for (kind, n) in reports.iter().flat_map(|r| &r.errors) {
-        let _ = writeln!(out, "error: {kind} ({n} times)");
-    }
-    out
+    bench.finish()
+}
+
+fn tell(report: &Report, json: Option<PathBuf>) -> ExitCode {
+    let told = match json {
+        Some(path) if path.as_os_str() == "-" => super::print(&format!("{:#}\n", report.json())),
+        Some(path) => match std::fs::write(&path, format!("{:#}\n", report.json())) {
+            Ok(()) => super::print(&report.table()),
+            Err(error) => {
+                eprintln!("expedite bench: {}: {error}", path.display());
+                ExitCode::FAILURE
+            }
+        },
+        None => super::print(&report.table()),
+    };
+    if report.failed() > 0 { ExitCode::FAILURE } else { told }
 }
