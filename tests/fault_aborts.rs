@@ -18,7 +18,7 @@ fn open_files() -> usize {
 }
 
 fn request(n: u64) -> Vec<u8> {
-    let stream = n % 3 != 0;
+    let stream = !n.is_multiple_of(3);
     let text = "x".repeat((n % 500) as usize);
     let messages = format!(r#"[{{"role":"user","content":"{text}"}}]"#);
     let body =
