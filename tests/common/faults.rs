@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::engine::{After, DONE, Engine, LAST_CHUNK, STREAM_HEAD, chunk, event};
 use super::gateway::{AUTH, Bed, Settings};
-use super::{eventually, post_with};
+use super::{ask, eventually, get, post_with};
 
 /// Replicas are asked in turn, so that a test knows who comes next.
 pub(crate) const IN_TURN: &str = "[routing]\npolicy = \"round_robin\"\n";
@@ -122,4 +122,11 @@ pub(crate) fn at_rest(bed: &Bed) {
     for (name, labels) in gauges {
         eventually(&format!("{name}{{{labels}}} is zero"), || bed.metric(name, labels) == 0.0);
     }
+}
+
+/// The state of each replica as the status tells it.
+pub(crate) fn states(bed: &Bed) -> Vec<String> {
+    let status = ask(bed.admin, &get("/status.json")).json();
+    let replicas = status["pools"][0]["replicas"].as_array().expect("replicas");
+    replicas.iter().map(|r| r["state"].as_str().expect("state").to_owned()).collect()
 }
