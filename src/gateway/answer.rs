@@ -74,13 +74,13 @@ impl Answer {
     }
 }
 
-/// Reads an answer and judges it. `elsewhere`: another replica could still be asked.
+/// Reads an answer and judges it. `elsewhere`: would another replica be asked?
 pub(super) async fn read(
     core: &Core,
     client: &mut Client,
     plan: &Plan<'_>,
     head: &ResponseHead,
-    elsewhere: bool,
+    elsewhere: &dyn Fn() -> bool,
     (stream, inbox): (&mut Stream, &mut Buffer),
 ) -> Result<Answer, Attempt> {
     let incoming = upstream::incoming(head);
@@ -127,7 +127,7 @@ pub(super) fn health_of(code: Option<u16>, message: &str) -> Option<ReplicaFailu
 fn judge(
     head: &ResponseHead,
     answer: &Answer,
-    elsewhere: bool,
+    elsewhere: &dyn Fn() -> bool,
     plan: &Plan<'_>,
 ) -> Result<(), Attempt> {
     let said = || {
@@ -149,7 +149,7 @@ fn judge(
             Ok(())
         }
         201..=299 => Ok(()),
-        429 | 503 if !elsewhere => Ok(()),
+        429 | 503 if !elsewhere() => Ok(()),
         429 | 503 => Err(Attempt::Failed(None, said())),
         400..=499 => Ok(()),
         300..=399 => Err(broken("it answered with a redirect")),

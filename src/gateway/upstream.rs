@@ -243,6 +243,14 @@ async fn attempts(
     }
 }
 
+/// Would another attempt be made at another replica?
+fn may_go_elsewhere(core: &Core, plan: &Plan<'_>, ticket: &Ticket<'_>) -> bool {
+    let left = ticket.attempts < plan.published.retry.attempts_max && !ticket.is_late();
+    let now_ms = core.sweep.now_ms();
+    let view = View { pool: &plan.pool, served: &plan.served, tried: &ticket.tried, now_ms };
+    left && core.retries.can_spend() && (0..view.len()).any(|i| view.eligible(i))
+}
+
 /// Enters a failed attempt into the replica's health.
 pub(super) fn note(core: &Core, replica: &Replica, why: &Attempt) {
     if let Attempt::Failed(Some(failure), reason) = why
@@ -356,16 +364,8 @@ async fn begin(
         let frames = first_event(core, client, plan, ticket, &head, (stream, inbox)).await?;
         return Ok((head, Begun::Stream(frames)));
     }
-    let elsewhere = ticket.attempts < plan.published.retry.attempts_max && {
-        let view = View {
-            pool: &plan.pool,
-            served: &plan.served,
-            tried: &ticket.tried,
-            now_ms: core.sweep.now_ms(),
-        };
-        (0..view.len()).any(|i| view.eligible(i))
-    };
-    let answer = answer::read(core, client, plan, &head, elsewhere, (stream, inbox)).await?;
+    let elsewhere = || may_go_elsewhere(core, plan, ticket);
+    let answer = answer::read(core, client, plan, &head, &elsewhere, (stream, inbox)).await?;
     Ok((head, Begun::Answer(answer)))
 }
 
