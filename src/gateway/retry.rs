@@ -24,14 +24,18 @@ impl RetryBudget {
         self.left.set((self.left.get() + ratio).min(RESERVE));
     }
 
-    /// A retry wants to start: may it?
+    /// May a retry start?
+    pub(super) fn can_spend(&self) -> bool {
+        self.left.get() >= 1.0
+    }
+
+    /// A retry wants to start: may it? If so, it is counted.
     pub(super) fn spend(&self) -> bool {
-        let left = self.left.get();
-        if left < 1.0 {
-            return false;
+        let may = self.can_spend();
+        if may {
+            self.left.set(self.left.get() - 1.0);
         }
-        self.left.set(left - 1.0);
-        true
+        may
     }
 }
 

@@ -237,14 +237,17 @@ impl<'t> Ticket<'t> {
         !keeps || self.core.draining()
     }
 
-    /// Begins the head of an answer that is no stream, with the engine's type.
+    /// Begins the head of an answer that is no stream, with the engine's type, and its advice to
+    /// come back or ours.
     pub(super) fn head_of_answer<'o>(&self, out: &'o mut Vec<u8>, status: u16) -> Head<'o> {
         let mut head = Head::new(out, status, self);
         if !self.answer_type.is_empty() {
             head.field("content-type", &self.answer_type);
         }
-        if let Some(retry_after) = &self.retry_after {
-            head.field("retry-after", retry_after);
+        match &self.retry_after {
+            Some(retry_after) => head.field("retry-after", retry_after),
+            None if matches!(status, 429 | 503) => head.number("retry-after", 1),
+            None => {}
         }
         self.write_routing(&mut head);
         head

@@ -66,7 +66,8 @@ impl<'v> View<'v> {
 /// Could yet another replica be asked, should this attempt fail?
 pub(super) fn another(core: &Core, plan: &Plan<'_>, ticket: &Ticket<'_>) -> bool {
     let view = View::new(core, plan, ticket);
-    ticket.attempts < plan.published.retry.attempts_max && (0..view.len()).any(|i| view.eligible(i))
+    let left = ticket.attempts < plan.published.retry.attempts_max && !ticket.is_late();
+    left && core.retries.can_spend() && (0..view.len()).any(|i| view.eligible(i))
 }
 
 /// Sends the request to one replica after the other until one has begun to answer.

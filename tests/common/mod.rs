@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod engine;
+pub(crate) mod faults;
 pub(crate) mod gateway;
 
 use std::io::{ErrorKind, Read, Write};

@@ -1,0 +1,146 @@
+//! A stream that is cut after its first content event never looks complete: one error event, no
+//! `[DONE]`, no last chunk, the connection closed.
+
+mod common;
+
+use common::engine::{After, DONE, LAST_CHUNK, STREAM_HEAD, chunk, event};
+use common::faults::{
+    at_rest, chat_for_acme, cut_stream, error_event, failing, finish_event, hello, in_front_of,
+    role_event, stream_for_acme, whole_stream,
+};
+use common::gateway::{AUTH, Bed};
+use common::{Client, Response, ask, find, post_with};
+
+/// Ways in which an engine's stream ends too early, after a role event and `hel`.
+fn cuts() -> Vec<(&'static str, Vec<u8>, After)> {
+    let begun = [role_event(), event("hel")];
+    let then = |bytes: &[u8]| [cut_stream(&begun), bytes.to_vec()].concat();
+    let lo = event("lo");
+    let torn = &lo[..lo.len() / 2];
+    let head = String::from_utf8_lossy(STREAM_HEAD)
+        .replace("transfer-encoding: chunked", "content-length: 9999");
+    let short = [head.as_bytes(), &begun.concat()].concat();
+    let until_close =
+        String::from_utf8_lossy(STREAM_HEAD).replace("transfer-encoding: chunked\r\n", "");
+    let closed = [until_close.as_bytes(), &begun.concat()].concat();
+    vec![
+        ("reset", then(b""), After::Reset),
+        ("end without the last chunk", then(b""), After::Close),
+        ("reset in an event", then(&chunk(torn)), After::Reset),
+        ("end in an event", then(&[chunk(torn), LAST_CHUNK.to_vec()].concat()), After::Keep),
+        ("end in a chunk", then(&chunk(&lo)[..lo.len() / 2]), After::Close),
+        ("no [DONE]", then(LAST_CHUNK), After::Keep),
+        ("no [DONE] after a finish", whole_but_done(), After::Keep),
+        ("bad chunk size", then(b"zz\r\nxx\r\n"), After::Keep),
+        ("chunk over its size", then(b"1\r\nabc\r\n"), After::Keep),
+        ("short content-length", short, After::Close),
+        ("end of a connection", closed, After::Close),
+        (
+            "abort",
+            then(&[chunk(&finish_event("abort")), chunk(DONE), LAST_CHUNK.to_vec()].concat()),
+            After::Keep,
+        ),
+    ]
+}
+
+fn whole_but_done() -> Vec<u8> {
+    let events = [role_event(), event("hel"), finish_event("stop")];
+    [cut_stream(&events), LAST_CHUNK.to_vec()].concat()
+}
+
+/// All that comes for a stream, to the end of the connection.
+fn to_the_end(bed: &Bed, request: &[u8]) -> Vec<u8> {
+    let mut client = Client::connect(bed.addr);
+    client.send(request);
+    client.rest().0
+}
+
+/// Asserts that the answer is visibly broken; its text.
+fn assert_cut(name: &str, bytes: &[u8]) -> String {
+    let response = Response::parse(bytes);
+    assert_eq!(response.status(), 200, "{name}");
+    assert!(!response.complete && find(bytes, b"\r\n0\r\n").is_none(), "{name}: a last chunk");
+    let text = response.text();
+    assert!(text.contains("\"content\":\"hel\""), "{name}: {text}");
+    assert_eq!(text.matches("[DONE]").count(), 0, "{name}: {text}");
+    let events = response.events();
+    let errors = events.iter().filter(|event| event["error"].is_object()).count();
+    assert_eq!(errors, 1, "{name}: {text}");
+    assert!(events.last().is_some_and(|event| event["error"].is_object()), "{name}: {text}");
+    assert!(text.ends_with("}\n\n"), "{name}: the error is a whole event");
+    text
+}
+
+#[test]
+fn a_cut_stream_ends_in_one_error_event_and_without_an_end() {
+    for (name, bytes, after) in cuts() {
+        let engines = failing(2, 1, (&bytes, after), &hello());
+        let bed = in_front_of(&engines, "");
+        let text = assert_cut(name, &to_the_end(&bed, &stream_for_acme()));
+        assert!(text.contains("\"code\":\"upstream_error\""), "{name}: {text}");
+        let record = &bed.records(1)[0];
+        assert_eq!(
+            (&record["outcome"], &record["attempts"]),
+            (&"truncated".into(), &1.into()),
+            "{name}"
+        );
+        // No usage came: what was passed on is counted. A finishing event counts too.
+        let counted = 1 + u64::from(text.contains("\"finish_reason\":\"stop\""));
+        assert_eq!(record["output_tokens"], counted, "{name}");
+        assert_eq!(record["tokens_source"], "gateway", "{name}");
+        assert_eq!(bed.metric("expedite_retries_total", ""), 0.0, "{name}");
+        at_rest(&bed);
+        assert_eq!(ask(bed.addr, &stream_for_acme()).words(), "hello", "{name}: and then");
+    }
+}
+
+#[test]
+fn the_engines_own_error_event_is_passed_on_and_is_the_end() {
+    let begun = [role_event(), event("hel"), error_event(500, "EngineCore died")];
+    let engines = failing(1, 1, (&whole_stream(&begun), After::Keep), &hello());
+    let bed = in_front_of(&engines, "");
+    let text = assert_cut("error", &to_the_end(&bed, &stream_for_acme()));
+    assert!(text.contains("\"message\": \"EngineCore died\""), "as it came: {text}");
+    assert_eq!(bed.records(1)[0]["outcome"], "upstream_error");
+    at_rest(&bed);
+}
+
+#[test]
+fn a_client_of_http_1_0_sees_the_error_and_no_done() {
+    let engines = failing(1, 1, (&cut_stream(&[event("hel")]), After::Close), &hello());
+    let bed = in_front_of(&engines, "");
+    let request = String::from_utf8(stream_for_acme()).expect("text");
+    let bytes = to_the_end(&bed, request.replace("HTTP/1.1", "HTTP/1.0").as_bytes());
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(find(&bytes, b"transfer-encoding").is_none(), "{text}");
+    assert!(text.ends_with("}\n\n") && text.contains("\"error\""), "{text}");
+    assert!(!text.contains("[DONE]"), "{text}");
+    assert_eq!(bed.records(1)[0]["outcome"], "truncated");
+}
+
+#[test]
+fn a_legacy_completion_is_cut_the_same_way() {
+    let piece = b"data: {\"choices\":[{\"index\":0,\"text\":\"hel\",\"finish_reason\":null}]}\n\n";
+    let engines = failing(1, 1, (&cut_stream(&[piece.to_vec()]), After::Reset), &hello());
+    let bed = in_front_of(&engines, "");
+    let json = "{\"model\":\"m\",\"prompt\":\"x\",\"stream\":true}";
+    let bytes = to_the_end(&bed, &post_with("/v1/completions", AUTH, json));
+    let response = Response::parse(&bytes);
+    assert!(!response.complete && response.text().ends_with("}\n\n"));
+    assert_eq!(response.events().iter().filter(|e| e["error"].is_object()).count(), 1);
+    assert_eq!(bed.records(1)[0]["outcome"], "truncated");
+}
+
+#[test]
+fn an_answer_too_long_to_be_held_is_cut_short_of_its_length() {
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 3000000\r\n\r\n";
+    let bytes = [head.as_bytes(), &[b' '; 2_000_000]].concat();
+    let engines = failing(1, 1, (&bytes, After::Close), b"");
+    let bed = in_front_of(&engines, "");
+    let got = to_the_end(&bed, &chat_for_acme(""));
+    let response = Response::parse(&got);
+    assert_eq!((response.field("content-length"), response.complete), (Some("3000000"), false));
+    assert_eq!(bed.records(1)[0]["outcome"], "truncated");
+    at_rest(&bed);
+}
