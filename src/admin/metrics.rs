@@ -96,8 +96,6 @@ fn gateway(page: &mut Page, view: &View) {
         let sum = sum(view, |shard| shard.stage(stage));
         page.histogram("expedite_overhead_seconds", &[("stage", label)], &sum);
     }
-    page.family("expedite_cancel_seconds", "histogram", "Client gone to replica closed.");
-    page.histogram("expedite_cancel_seconds", &[], &sum(view, |s| &s.cancel));
     page.family("expedite_loop_stall_seconds", "histogram", "Lateness of a core's sweep.");
     for (core, shard) in view.shards.iter().enumerate() {
         let mut stall = Sum::default();
@@ -118,14 +116,16 @@ fn gateway(page: &mut Page, view: &View) {
     let panics = total(view, |s| &s.panics).wrapping_add(view.flags.panics.load(Relaxed));
     page.value("expedite_panics_total", &[], panics);
     page.family("expedite_connections", "gauge", "Open connections.");
-    let sides: [Kind<Shard, Gauge>; 3] = [
-        ("client", |s| &s.client_connections),
-        ("upstream", |s| &s.busy_upstreams),
-        ("upstream_idle", |s| &s.idle_upstreams),
-    ];
+    let sides: [Kind<Shard, Gauge>; 2] =
+        [("client", |s| &s.client_connections), ("upstream_idle", |s| &s.idle_upstreams)];
     for (side, of) in sides {
         page.value("expedite_connections", &[("side", side)], level(view, of));
     }
+    // HTTP/1.1: a request in flight holds one connection.
+    let fleet = (view.fleet)();
+    let replicas = fleet.pools.iter().flat_map(|pool| &pool.replicas);
+    let busy = replicas.fold(0, |sum: u64, r| sum.wrapping_add(r.ledger.requests()));
+    page.value("expedite_connections", &[("side", "upstream")], busy);
     page.family("expedite_requests_open", "gauge", "Requests between head and end.");
     page.value("expedite_requests_open", &[], level(view, |s| &s.in_flight));
     page.family("expedite_driver_info", "gauge", "The cores' driver.");

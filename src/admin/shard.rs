@@ -54,8 +54,6 @@ pub struct Shard {
     stages: [Histogram; 4],
     /// Lateness of the sweep: how long the core was busy with something else.
     pub loop_stall: Histogram,
-    /// From the client's going to the closing of the replica's connection.
-    pub cancel: Histogram,
     /// Retries.
     pub retries: Counter,
     /// Reused connections that died before any byte, and were replaced.
@@ -68,8 +66,6 @@ pub struct Shard {
     pub panics: Counter,
     /// Open client connections.
     pub client_connections: Gauge,
-    /// Replica connections in use.
-    pub busy_upstreams: Gauge,
     /// Idle replica connections.
     pub idle_upstreams: Gauge,
     /// Requests between their head and their end.
