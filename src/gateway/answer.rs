@@ -75,14 +75,14 @@ impl Answer {
     }
 }
 
-/// Reads an answer and judges it. `elsewhere`: another replica could still be asked; `limit`: the
-/// name of the time limit.
+/// Reads an answer and judges it. `elsewhere`: would another replica be asked? `limit`: the name of
+/// the time limit.
 pub(super) async fn read(
     core: &Core,
     client: &mut Client,
     plan: &Plan<'_>,
     head: &ResponseHead,
-    (elsewhere, limit): (bool, &'static str),
+    (elsewhere, limit): (&dyn Fn() -> bool, &'static str),
     (stream, inbox): (&mut Stream, &mut Buffer),
 ) -> Result<Answer, Attempt> {
     let incoming = exchange::incoming(head);
@@ -124,7 +124,7 @@ pub(super) fn health_of(code: Option<u16>, message: &str) -> Option<ReplicaFailu
 fn judge(
     head: &ResponseHead,
     answer: &Answer,
-    elsewhere: bool,
+    elsewhere: &dyn Fn() -> bool,
     plan: &Plan<'_>,
 ) -> Result<(), Attempt> {
     let said = || {
@@ -146,7 +146,7 @@ fn judge(
             Ok(())
         }
         201..=299 => Ok(()),
-        429 | 503 if !elsewhere => Ok(()),
+        429 | 503 if !elsewhere() => Ok(()),
         429 | 503 => Err(Attempt::Failed(None, said())),
         400..=499 => Ok(()),
         300..=399 => Err(broken("it answered with a redirect")),

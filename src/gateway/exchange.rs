@@ -87,9 +87,9 @@ pub(super) async fn begin(
         return Ok((head, Begun::Stream(frames)));
     }
     let limit = ticket.limit_name();
-    let elsewhere = another(core, plan, ticket);
+    let elsewhere = || another(core, plan, ticket);
     let answer =
-        answer::read(core, client, plan, &head, (elsewhere, limit), (stream, inbox)).await?;
+        answer::read(core, client, plan, &head, (&elsewhere, limit), (stream, inbox)).await?;
     Ok((head, Begun::Answer(answer)))
 }
 

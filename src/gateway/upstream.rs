@@ -63,7 +63,7 @@ impl<'v> View<'v> {
     }
 }
 
-/// Could yet another replica be asked, should this attempt fail?
+/// Would another replica be asked, should this attempt fail now?
 pub(super) fn another(core: &Core, plan: &Plan<'_>, ticket: &Ticket<'_>) -> bool {
     let view = View::new(core, plan, ticket);
     let left = ticket.attempts < plan.published.retry.attempts_max && !ticket.is_late();
