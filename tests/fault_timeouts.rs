@@ -195,7 +195,7 @@ fn comments_alone_do_not_keep_a_stream_alive() {
 fn a_replica_that_goes_silent_after_its_role_is_left_for_another() {
     let engine = silent_after(cut_stream(&[role_event()]));
     let engines = [engine, Engine::always(hello())];
-    let bed = in_front_of(&engines, "[timeouts]\nfirst_token_ms = 300\n");
+    let bed = in_front_of(&engines, "[timeouts]\nfirst_token_ms = 1000\n");
     for _ in 0..2 {
         let answer = ask(bed.addr, &stream_for_acme());
         assert!(answer.complete, "{}", answer.text());

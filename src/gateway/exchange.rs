@@ -69,9 +69,11 @@ pub(super) async fn begin(
     replica: &Replica,
     (stream, inbox): Side<'_>,
 ) -> Result<(ResponseHead, Begun), Attempt> {
-    client.deadline.set(ticket.first_token_ms(plan.first_ms()));
-    let whole = send(core, client, plan, ticket, replica, (stream, inbox)).await?;
-    let mut head = read_head(core, client, ticket, (stream, inbox)).await?;
+    let (limit_ms, limit) = ticket.sooner(plan.first_ms(), FIRST_TOKEN);
+    client.deadline.set(limit_ms);
+    let request = plan.write_head(replica, ticket, plan.edits.len(plan.body.bytes(client)));
+    let whole = send(core, client, plan, (&request, limit), (stream, inbox)).await?;
+    let mut head = read_head(core, client, limit, (stream, inbox)).await?;
     let filled = inbox.filled();
     if head.content_encoding.is_some_and(|c| !c.of(filled).eq_ignore_ascii_case(b"identity")) {
         return Err(broken("it compressed its answer unasked"));
@@ -83,10 +85,10 @@ pub(super) async fn begin(
     ticket.answered(&head, filled);
     inbox.consume(head.head_bytes as usize);
     if head.status == 200 && events && plan.stream {
-        let frames = first_event(core, client, plan, ticket, &head, (stream, inbox)).await?;
+        let told = (&head, ticket.head_sent, limit);
+        let frames = first_event(core, client, plan, told, (stream, inbox)).await?;
         return Ok((head, Begun::Stream(frames)));
     }
-    let limit = ticket.limit_name();
     let elsewhere = || another(core, plan, ticket);
     let answer =
         answer::read(core, client, plan, &head, (&elsewhere, limit), (stream, inbox)).await?;
@@ -108,19 +110,16 @@ async fn send(
     core: &Core,
     client: &mut Client,
     plan: &Plan<'_>,
-    ticket: &Ticket<'_>,
-    replica: &Replica,
+    (head, limit): (&[u8], &'static str),
     (stream, inbox): Side<'_>,
 ) -> Result<bool, Attempt> {
-    let length = plan.edits.len(plan.body.bytes(client));
-    let head = plan.write_head(replica, ticket, length);
-    let total = head.len().saturating_add(length);
+    let total = head.len().saturating_add(plan.edits.len(plan.body.bytes(client)));
     let mut sent = 0;
     poll_fn(|cx| {
         while sent < total {
             let body = plan.body.bytes(client);
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let pieces = std::iter::once(head.as_slice()).chain(plan.edits.pieces(body));
+            let pieces = std::iter::once(head).chain(plan.edits.pieces(body));
             let n = fill_slices(&mut slices, pieces, sent);
             match stream.poll_send_vectored(cx, slices.get(..n).unwrap_or_default()) {
                 Poll::Ready(Ok(n)) => sent = sent.saturating_add(n),
@@ -132,7 +131,9 @@ async fn send(
                         Err(broken("the connection ended while the request was sent"))
                     });
                 }
-                Poll::Pending => return poll_blocked_send(cx, core, client, stream, inbox),
+                Poll::Pending => {
+                    return poll_blocked_send(cx, core, client, limit, (stream, inbox));
+                }
             }
         }
         Poll::Ready(Ok(true))
@@ -144,8 +145,8 @@ fn poll_blocked_send(
     cx: &mut Context<'_>,
     core: &Core,
     client: &mut Client,
-    stream: &mut Stream,
-    inbox: &mut Buffer,
+    limit: &'static str,
+    (stream, inbox): Side<'_>,
 ) -> Poll<Result<bool, Attempt>> {
     if stream.poll_readable(cx).is_ready() && receive(core, stream, inbox) == Received::Bytes {
         return Poll::Ready(Ok(false));
@@ -153,7 +154,7 @@ fn poll_blocked_send(
     if client.poll_gone(cx, core).is_ready() {
         return Poll::Ready(Err(Attempt::ClientGone));
     }
-    client.deadline.poll(cx).map(|()| Err(Attempt::Late(FIRST_TOKEN)))
+    client.deadline.poll(cx).map(|()| Err(Attempt::Late(limit)))
 }
 
 /// Puts `pieces` but for their first `skip` bytes into `slices`; the number of slices filled.
@@ -232,7 +233,7 @@ pub(super) async fn more(
 async fn read_head(
     core: &Core,
     client: &mut Client,
-    ticket: &Ticket<'_>,
+    limit: &'static str,
     (stream, inbox): Side<'_>,
 ) -> Result<ResponseHead, Attempt> {
     let mut scanner = HeadScanner::response();
@@ -257,7 +258,7 @@ async fn read_head(
                 _ => return Ok(head),
             }
         }
-        if !more(core, client, (stream, inbox), ticket.limit_name()).await? {
+        if !more(core, client, (stream, inbox), limit).await? {
             return Err(broken("its connection ended before an answer"));
         }
     }
@@ -268,13 +269,12 @@ async fn first_event(
     core: &Core,
     client: &mut Client,
     plan: &Plan<'_>,
-    ticket: &Ticket<'_>,
-    head: &ResponseHead,
+    (head, skip_roles, limit): (&ResponseHead, bool, &'static str),
     (stream, inbox): Side<'_>,
 ) -> Result<Box<Frames>, Attempt> {
     let frames = Frames::new(incoming(head), plan.outgoing, plan.endpoint, plan.take_usage_out);
     let mut frames = Box::new(frames);
-    if ticket.head_sent {
+    if skip_roles {
         frames.skip_roles();
     }
     loop {
@@ -285,7 +285,7 @@ async fn first_event(
         if frames.seen.events > 0 || frames.end.is_some() {
             return Ok(frames);
         }
-        if !more(core, client, (stream, inbox), ticket.limit_name()).await? {
+        if !more(core, client, (stream, inbox), limit).await? {
             frames.closed();
         }
     }

@@ -14,7 +14,7 @@ use std::task::Poll;
 use super::answer;
 use super::connection::{Client, Next, WRITE_STALL_MS};
 use super::core::Core;
-use super::exchange::{self, Attempt, Begun, Exchange, fill_slices};
+use super::exchange::{self, Attempt, Begun, Exchange, FIRST_TOKEN, fill_slices};
 use super::frames::{End, Frames, Outgoing, Segment};
 use super::plan::Plan;
 use super::reply::{Failure, Head};
@@ -126,8 +126,8 @@ async fn next_event(
     ticket: &Ticket<'_>,
 ) -> Option<Attempt> {
     let (limit_ms, name) = match frames.seen.content_events {
-        0 => (ticket.first_token_ms(plan.first_ms()), ticket.limit_name()),
-        _ => (plan.published.timeouts.next_token_ms, "timeouts.next_token_ms"),
+        0 => ticket.sooner(ticket.left_ms(plan.first_ms()), FIRST_TOKEN),
+        _ => (ticket.left_ms(plan.published.timeouts.next_token_ms), "timeouts.next_token_ms"),
     };
     client.deadline.set(limit_ms);
     loop {
@@ -153,6 +153,10 @@ async fn wait_failed(
 ) -> Result<Relayed, Failure> {
     let failure = match why {
         Attempt::ClientGone => return Err(Failure::ClientGone),
+        why if !ticket.content_sent() => {
+            upstream::note(core, &exchange.replica, &why);
+            return Ok(Relayed::Again(why));
+        }
         Attempt::Late(limit) => {
             // Silence after the first event is how a vLLM freezes when it is shut down.
             exchange.replica.health.failed(ReplicaFailure::Broken, core.sweep.now_ms());

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use super::core::Core;
-use super::exchange::FIRST_TOKEN;
 use super::frames::Seen;
 use super::reply::{Failure, Head};
 use crate::admin::Stage;
@@ -16,6 +15,8 @@ use crate::runtime::clock;
 use crate::tenants::KeyId;
 use crate::usage::{Outcome, Slot, SmallId, TokensSource, UsageRecord};
 
+/// The caller's own limit on the wait for the first content.
+pub(super) const CALLERS_LIMIT: &str = "x-request-deadline-ms";
 /// Longest id of a caller's that is kept.
 const REQUEST_ID_BYTES_MAX: usize = 64;
 /// Bytes of text that make about one token, until prompts are tokenized.
@@ -42,6 +43,8 @@ pub(super) struct Ticket<'t> {
     stage_at_ns: u64,
     /// When the last attempt's replica was written to.
     sent_ns: Option<u64>,
+    /// Since when the replica has sent no content, by the sweep's clock.
+    quiet_since_ms: u64,
     first_content_ns: Option<u64>,
     last_content_ns: u64,
     seen: Seen,
@@ -92,6 +95,7 @@ impl<'t> Ticket<'t> {
             started_ns: now,
             stage_at_ns: now,
             sent_ns: None,
+            quiet_since_ms: core.sweep.now_ms(),
             first_content_ns: None,
             last_content_ns: now,
             seen: Seen::default(),
@@ -157,6 +161,7 @@ impl<'t> Ticket<'t> {
     pub(super) fn sending(&mut self) {
         self.stage_ended(Stage::Connect);
         self.sent_ns = Some(self.stage_at_ns);
+        self.quiet_since_ms = self.core.sweep.now_ms();
     }
 
     /// The replica's head is there: keeps the fields that the client gets.
@@ -167,19 +172,21 @@ impl<'t> Ticket<'t> {
         self.status = head.status;
     }
 
-    /// Time until the first content must be there, in ms; 0 = any.
-    pub(super) fn first_token_ms(&self, limit_ms: u64) -> u64 {
-        let Some(deadline_ms) = self.deadline_ms else { return limit_ms };
-        let spent_ms = clock::now_ns().saturating_sub(self.started_ns) / 1_000_000;
-        let left_ms = deadline_ms.saturating_sub(spent_ms).max(1);
-        if limit_ms == 0 { left_ms } else { limit_ms.min(left_ms) }
+    /// What is left of a limit in ms on the replica's silence; 0 = none. Comments and roles do not
+    /// end a silence: an engine that hangs may send them for ever.
+    pub(super) fn left_ms(&self, limit_ms: u64) -> u64 {
+        let quiet_ms = self.core.sweep.now_ms().saturating_sub(self.quiet_since_ms);
+        if limit_ms == 0 { 0 } else { limit_ms.saturating_sub(quiet_ms).max(1) }
     }
 
-    /// The name of that limit.
-    pub(super) fn limit_name(&self) -> &'static str {
-        match self.deadline_ms {
-            Some(_) => "x-request-deadline-ms",
-            None => FIRST_TOKEN,
+    /// The sooner of a limit in ms (0 = none) and the caller's own, with its name.
+    pub(super) fn sooner(&self, limit_ms: u64, name: &'static str) -> (u64, &'static str) {
+        let Some(deadline_ms) = self.deadline_ms else { return (limit_ms, name) };
+        let spent_ms = clock::now_ns().saturating_sub(self.started_ns) / 1_000_000;
+        let left_ms = deadline_ms.saturating_sub(spent_ms).max(1);
+        match limit_ms {
+            1.. if limit_ms <= left_ms => (limit_ms, name),
+            _ => (left_ms, CALLERS_LIMIT),
         }
     }
 
@@ -195,6 +202,7 @@ impl<'t> Ticket<'t> {
             let now = clock::now_ns();
             self.last_content_ns = now;
             self.first_content_ns.get_or_insert(now);
+            self.quiet_since_ms = self.core.sweep.now_ms();
         }
         self.seen = *seen;
         if seen.usage.is_some() {

@@ -16,10 +16,13 @@ use super::core::Core;
 use super::exchange::{self, Attempt, Begun, Exchange, FIRST_TOKEN};
 use super::plan::Plan;
 use super::reply::Failure;
-use super::ticket::Ticket;
+use super::ticket::{CALLERS_LIMIT, Ticket};
 use crate::net::{self, Stream};
 use crate::replicas::{Failure as ReplicaFailure, Pool, Replica, Served};
 use crate::routing::{self, FleetView};
+
+/// The limit on connecting.
+const CONNECT: &str = "timeouts.connect_ms";
 
 /// The replicas of a pool as one request sees them.
 struct View<'v> {
@@ -103,7 +106,8 @@ async fn attempts(
         if let Some(why) = failed.take() {
             let costly = !matches!(why, Attempt::Failed(Some(ReplicaFailure::Refused), _));
             let spent = ticket.attempts >= plan.published.retry.attempts_max || ticket.is_late();
-            if matches!(why, Attempt::ClientGone) || spent || (costly && !core.retries.spend()) {
+            let over = matches!(why, Attempt::ClientGone | Attempt::Late(CALLERS_LIMIT));
+            if over || spent || (costly && !core.retries.spend()) {
                 return Err(given_up(why));
             }
             failed = Some(why);
@@ -167,7 +171,7 @@ async fn attempt(
         let was_reused = reused.is_some();
         let mut stream = match reused.take() {
             Some(stream) => stream,
-            None => connect(core, client, plan, replica).await?,
+            None => connect(core, client, plan, ticket, replica).await?,
         };
         ticket.sending();
         let mut inbox = Buffer::default();
@@ -194,12 +198,14 @@ async fn connect(
     core: &Core,
     client: &mut Client,
     plan: &Plan<'_>,
+    ticket: &Ticket<'_>,
     replica: &Replica,
 ) -> Result<Stream, Attempt> {
     let Some(addr) = replica.addr.load_full() else {
         return Err(Attempt::Failed(None, "its name is not resolved".to_owned()));
     };
-    client.deadline.set(plan.published.timeouts.connect_ms);
+    let (limit_ms, limit) = ticket.sooner(plan.published.timeouts.connect_ms, CONNECT);
+    client.deadline.set(limit_ms);
     let mut connecting = std::pin::pin!(net::connect(*addr));
     let connected = poll_fn(|cx| {
         if let Poll::Ready(result) = connecting.as_mut().poll(cx) {
@@ -214,8 +220,10 @@ async fn connect(
             return Poll::Ready(Err(Attempt::ClientGone));
         }
         client.deadline.poll(cx).map(|()| {
-            let reason = "no connection within timeouts.connect_ms".to_owned();
-            Err(Attempt::Failed(Some(ReplicaFailure::Broken), reason))
+            Err(match limit {
+                CALLERS_LIMIT => Attempt::Late(limit),
+                _ => exchange::broken(&format!("no connection within {limit}")),
+            })
         })
     });
     connected.await
