@@ -30,6 +30,9 @@ const ACCEPTS_A_TURN: u32 = 32;
 /// Pause when the process is out of descriptors: closing idle connections frees some meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Sweeps in which connections tell their clients that the gateway ends, and write their records.
+const LAST_SWEEPS: u32 = 20;
+
 /// What the tasks of one core share.
 pub(super) struct Core {
     pub index: usize,
@@ -107,6 +110,7 @@ pub(super) fn run(
         }
         // This task is the core's heart: it sweeps, and ends the core after a drain.
         let mut planned_ms = clock::now_ms();
+        let mut sweeps_left = LAST_SWEEPS;
         loop {
             net::sleep(Duration::from_millis(SWEEP_MS)).await;
             planned_ms = planned_ms.saturating_add(SWEEP_MS);
@@ -114,11 +118,12 @@ pub(super) fn run(
             core.metrics.loop_stall.observe_ns(late_ms.saturating_mul(1_000_000));
             planned_ms = clock::now_ms();
             tick(&core);
-            if core.draining() && core.connections.get() == 0 {
-                core.idle.clear();
-                return Ok(());
-            }
             if core.shared.flags.stop_now.load(Relaxed) {
+                core.sweep.end();
+                sweeps_left -= 1;
+            }
+            if sweeps_left == 0 || (core.draining() && core.connections.get() == 0) {
+                core.idle.clear();
                 return Ok(());
             }
         }
@@ -141,7 +146,7 @@ async fn accept(core: Rc<Core>, mut listener: Listener) {
     loop {
         closing.set(SWEEP_MS);
         let accepted = poll_fn(|cx| {
-            if core.shared.flags.listeners_closed.load(Relaxed) {
+            if core.shared.flags.listeners_closed.load(Relaxed) || core.sweep.ended() {
                 return Poll::Ready(None);
             }
             if closing.poll(cx).is_ready() {

@@ -53,6 +53,8 @@ pub(super) enum Attempt {
     ClientGone,
     /// A time limit of this name has passed.
     Late(&'static str),
+    /// The gateway ends.
+    Stopped,
     /// The replica failed; what that says of its health, and of the reason.
     Failed(Option<ReplicaFailure>, String),
 }
@@ -154,7 +156,12 @@ fn poll_blocked_send(
     if client.poll_gone(cx, core).is_ready() {
         return Poll::Ready(Err(Attempt::ClientGone));
     }
-    client.deadline.poll(cx).map(|()| Err(Attempt::Late(limit)))
+    client.deadline.poll(cx).map(|()| Err(late(core, limit)))
+}
+
+/// A wait is over: its limit has passed, or the gateway ends.
+pub(super) fn late(core: &Core, limit: &'static str) -> Attempt {
+    if core.sweep.ended() { Attempt::Stopped } else { Attempt::Late(limit) }
 }
 
 /// Puts `pieces` but for their first `skip` bytes into `slices`; the number of slices filled.
@@ -225,7 +232,7 @@ pub(super) async fn more(
         if client.poll_gone(cx, core).is_ready() {
             return Poll::Ready(Err(Attempt::ClientGone));
         }
-        client.deadline.poll(cx).map(|()| Err(Attempt::Late(limit)))
+        client.deadline.poll(cx).map(|()| Err(late(core, limit)))
     })
     .await
 }

@@ -163,6 +163,7 @@ async fn wait_failed(
             Failure::Upstream(format!("the replica went silent ({limit})"))
         }
         Attempt::Failed(_, reason) => Failure::Upstream(reason),
+        Attempt::Stopped => Failure::Stopping,
     };
     fail_in_band(core, client, ticket, failure).await.map(Relayed::Done)
 }

@@ -41,6 +41,8 @@ pub(super) enum Failure {
     /// The limit of this name passed before the first content event.
     Deadline(&'static str),
     UsageUnavailable,
+    /// The gateway ends, and the time for open requests is over.
+    Stopping,
     /// The client has gone: nothing is sent.
     ClientGone,
 }
@@ -115,6 +117,9 @@ impl Failure {
                 let message = "The usage log cannot be written; no request is served meanwhile.";
                 said(503, "usage_unavailable", message)
             }
+            Failure::Stopping => {
+                said(503, "no_healthy_replica", "The gateway was stopped; try again.")
+            }
             // Sent to nobody; the status is what access logs call this (nginx).
             Failure::ClientGone => said(499, "client_gone", ""),
         }
@@ -131,7 +136,7 @@ impl Failure {
     /// Seconds after which another try makes sense.
     fn retry_after_s(&self) -> Option<u32> {
         match self {
-            Failure::NoHealthyReplica | Failure::UsageUnavailable => Some(1),
+            Failure::NoHealthyReplica | Failure::UsageUnavailable | Failure::Stopping => Some(1),
             _ => None,
         }
     }
@@ -158,7 +163,7 @@ impl Failure {
     /// The outcome that goes into the usage record.
     pub(super) fn outcome(&self) -> Outcome {
         match self {
-            Failure::NoHealthyReplica => Outcome::NoReplica,
+            Failure::NoHealthyReplica | Failure::Stopping => Outcome::NoReplica,
             Failure::Upstream(_) => Outcome::UpstreamError,
             Failure::Deadline(_) => Outcome::Deadline,
             Failure::ClientGone => Outcome::ClientCancelled,

@@ -23,6 +23,7 @@ pub(super) struct Sweep {
     entries: RefCell<Vec<Entry>>,
     free: RefCell<Vec<usize>>,
     now_ms: Cell<u64>,
+    ended: Cell<bool>,
     /// Scratch of [`Sweep::run`].
     due: RefCell<Vec<Waker>>,
 }
@@ -39,12 +40,22 @@ impl Sweep {
         // Taken out and put back: a waker may well come back to this sweep.
         let mut due = self.due.take();
         for entry in self.entries.borrow_mut().iter_mut() {
-            if entry.due_ms != 0 && entry.due_ms <= now_ms {
+            if self.ended.get() || (entry.due_ms != 0 && entry.due_ms <= now_ms) {
                 due.extend(entry.waker.take());
             }
         }
         due.drain(..).for_each(Waker::wake);
         self.due.replace(due);
+    }
+
+    /// From the next sweep on every limit has passed, so that every wait comes to its end.
+    pub(super) fn end(&self) {
+        self.ended.set(true);
+    }
+
+    /// Did [`end`](Self::end) end a wait, and not its own limit?
+    pub(super) fn ended(&self) -> bool {
+        self.ended.get()
     }
 
     /// A limit for one connection, not set.
@@ -81,6 +92,9 @@ impl Deadline {
 
     /// Ready once the limit has passed.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.sweep.ended() {
+            return Poll::Ready(());
+        }
         let now = self.sweep.now_ms();
         let due = self.with(|entry| {
             if entry.due_ms != 0 && entry.due_ms <= now {
@@ -124,6 +138,16 @@ mod tests {
         assert!(is_due(&deadline));
         deadline.set(0);
         assert!(!is_due(&deadline));
+    }
+
+    #[test]
+    fn at_the_end_every_limit_has_passed() {
+        let sweep = Rc::new(Sweep::default());
+        let (far, unset) = (sweep.deadline(), sweep.deadline());
+        far.set(60_000);
+        assert!(!is_due(&far) && !is_due(&unset));
+        sweep.end();
+        assert!(is_due(&far) && is_due(&unset));
     }
 
     #[test]

@@ -106,8 +106,11 @@ async fn attempts(
         if let Some(why) = failed.take() {
             let costly = !matches!(why, Attempt::Failed(Some(ReplicaFailure::Refused), _));
             let spent = ticket.attempts >= plan.published.retry.attempts_max || ticket.is_late();
-            let over = matches!(why, Attempt::ClientGone | Attempt::Late(CALLERS_LIMIT));
-            if over || spent || (costly && !core.retries.spend()) {
+            let over = match why {
+                Attempt::ClientGone | Attempt::Stopped | Attempt::Late(CALLERS_LIMIT) => true,
+                _ => spent,
+            };
+            if over || (costly && !core.retries.spend()) {
                 return Err(given_up(why));
             }
             failed = Some(why);
@@ -151,6 +154,7 @@ pub(super) fn note(core: &Core, replica: &Replica, why: &Attempt) {
 fn given_up(why: Attempt) -> Failure {
     match why {
         Attempt::ClientGone => Failure::ClientGone,
+        Attempt::Stopped => Failure::Stopping,
         Attempt::Late(limit) => Failure::Deadline(limit),
         Attempt::Failed(Some(ReplicaFailure::Refused), _) => Failure::NoHealthyReplica,
         Attempt::Failed(_, reason) => Failure::Upstream(reason),
@@ -220,9 +224,11 @@ async fn connect(
             return Poll::Ready(Err(Attempt::ClientGone));
         }
         client.deadline.poll(cx).map(|()| {
-            Err(match limit {
-                CALLERS_LIMIT => Attempt::Late(limit),
-                _ => exchange::broken(&format!("no connection within {limit}")),
+            Err(match exchange::late(core, limit) {
+                Attempt::Late(CONNECT) => {
+                    exchange::broken(&format!("no connection within {CONNECT}"))
+                }
+                why => why,
             })
         })
     });
