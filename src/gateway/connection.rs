@@ -56,7 +56,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    fn new(core: &Core, stream: Stream) -> Client {
+    pub(super) fn new(core: &Core, stream: Stream) -> Client {
         Client {
             stream,
             inbox: Buffer::default(),

@@ -21,7 +21,7 @@ use super::retry::RetryBudget;
 use super::shared::{Published, Shared};
 use super::sweep::{SWEEP_MS, Sweep};
 use crate::admin::{PoolIndex, Shard};
-use crate::net::{self, Listener, Stream};
+use crate::net::{self, Listener};
 use crate::runtime::clock;
 use crate::runtime::snapshot::{Held, Reader};
 
@@ -48,6 +48,8 @@ pub(super) struct Core {
     pub no_pool: Arc<str>,
     pub rng: RefCell<fastrand::Rng>,
     pub turn: Cell<u64>,
+    /// Something of the core's own has panicked: it must be started again.
+    failed: Cell<bool>,
     /// Client connections of this core.
     connections: Cell<usize>,
     /// The `date` field's line, renewed once a second.
@@ -69,6 +71,7 @@ impl Core {
             no_pool: "-".into(),
             rng: RefCell::new(fastrand::Rng::new()),
             turn: Cell::new(0),
+            failed: Cell::new(false),
             connections: Cell::new(0),
             date: RefCell::new(String::new()),
             shared,
@@ -100,34 +103,70 @@ pub(super) fn run(
     shared: Arc<Shared>,
     listeners: Vec<TcpListener>,
 ) -> std::io::Result<()> {
+    live(index, shared, listeners, beat)
+}
+
+/// Sets a core up; it lives as long as `heart` beats.
+fn live<H: Future<Output = ()>>(
+    index: usize,
+    shared: Arc<Shared>,
+    listeners: Vec<TcpListener>,
+    heart: impl FnOnce(Rc<Core>) -> H,
+) -> std::io::Result<()> {
     let driver = shared.driver;
     net::run(driver, async move {
         let core = Core::new(index, shared);
         tick(&core);
         for socket in listeners {
             let listener = Listener::from_std(socket)?;
-            net::spawn(accept(Rc::clone(&core), listener));
+            let core = Rc::clone(&core);
+            net::spawn(async move {
+                if panics(accept(Rc::clone(&core), listener)).await {
+                    core.failed.set(true);
+                }
+            });
         }
-        // This task is the core's heart: it sweeps, and ends the core after a drain.
-        let mut planned_ms = clock::now_ms();
-        let mut sweeps_left = LAST_SWEEPS;
-        loop {
-            net::sleep(Duration::from_millis(SWEEP_MS)).await;
-            planned_ms = planned_ms.saturating_add(SWEEP_MS);
-            let late_ms = clock::now_ms().saturating_sub(planned_ms);
-            core.metrics.loop_stall.observe_ns(late_ms.saturating_mul(1_000_000));
-            planned_ms = clock::now_ms();
-            tick(&core);
-            if core.shared.flags.stop_now.load(Relaxed) {
-                core.sweep.end();
-                sweeps_left -= 1;
-            }
-            if sweeps_left == 0 || (core.draining() && core.connections.get() == 0) {
-                core.idle.clear();
-                return Ok(());
-            }
+        let failed = panics(heart(Rc::clone(&core))).await || core.failed.get();
+        core.metrics.panics.add(u64::from(failed));
+        end(&core).await;
+        match failed {
+            true => Err(std::io::Error::other("a panic outside of its connections")),
+            false => Ok(()),
         }
     })?
+}
+
+/// The core's heart: it sweeps, and ends the core after a drain.
+async fn beat(core: Rc<Core>) {
+    let mut planned_ms = clock::now_ms();
+    loop {
+        net::sleep(Duration::from_millis(SWEEP_MS)).await;
+        planned_ms = planned_ms.saturating_add(SWEEP_MS);
+        let late_ms = clock::now_ms().saturating_sub(planned_ms);
+        core.metrics.loop_stall.observe_ns(late_ms.saturating_mul(1_000_000));
+        planned_ms = clock::now_ms();
+        tick(&core);
+        let over = core.failed.get() || core.shared.flags.stop_now.load(Relaxed);
+        if over || (core.draining() && core.connections.get() == 0) {
+            return;
+        }
+    }
+}
+
+/// Brings every task to its end, and with them their sockets: a listener that the runtime left
+/// open would be given connections that nobody accepts.
+async fn end(core: &Rc<Core>) {
+    core.sweep.end();
+    for _ in 0..LAST_SWEEPS {
+        tick(core);
+        // Each task holds the core.
+        if Rc::strong_count(core) == 1 {
+            break;
+        }
+        net::sleep(Duration::from_millis(SWEEP_MS)).await;
+    }
+    core.idle.clear();
+    core.metrics.idle_upstreams.set(0);
 }
 
 fn tick(core: &Rc<Core>) {
@@ -163,7 +202,8 @@ async fn accept(core: Rc<Core>, mut listener: Listener) {
                     in_turn = 0;
                     listener.breathe();
                 }
-                net::spawn(fenced(Rc::clone(&core), stream));
+                let serve = connection::serve(Rc::clone(&core), stream);
+                net::spawn(fenced(Rc::clone(&core), serve));
             }
             Some(Err(error)) => {
                 core.metrics.accept_errors.inc();
@@ -177,23 +217,33 @@ async fn accept(core: Rc<Core>, mut listener: Listener) {
 
 /// One connection under the panic fence: a panic ends it, is counted and logged, and harms nobody
 /// else on the core.
-async fn fenced(core: Rc<Core>, stream: Stream) {
+async fn fenced(core: Rc<Core>, serve: impl Future<Output = ()>) {
     core.connections.set(core.connections.get() + 1);
     core.metrics.client_connections.set(core.connections.get() as i64);
-    let mut serve = Box::pin(connection::serve(Rc::clone(&core), stream));
-    let panicked = poll_fn(|cx| {
-        match std::panic::catch_unwind(AssertUnwindSafe(|| serve.as_mut().poll(cx))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(())) => Poll::Ready(false),
-            Err(_) => Poll::Ready(true),
-        }
-    })
-    .await;
-    if panicked {
+    if panics(serve).await {
         core.metrics.panics.inc();
-        // Dropping what panicked may panic again; the connection's sockets close all the same.
-        let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(serve)));
     }
     core.connections.set(core.connections.get() - 1);
     core.metrics.client_connections.set(core.connections.get() as i64);
 }
+
+/// Does `work` to its end. True: it panicked, and is gone.
+async fn panics(work: impl Future<Output = ()>) -> bool {
+    let mut work = Box::pin(work);
+    let panicked =
+        poll_fn(|cx| match std::panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => Poll::Ready(false),
+            Err(_) => Poll::Ready(true),
+        })
+        .await;
+    if panicked {
+        // Dropping what panicked may panic again; its sockets close all the same.
+        let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(work)));
+    }
+    panicked
+}
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

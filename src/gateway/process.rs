@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::core;
 use super::shared::{Published, Shared};
 use super::supervise::Cores;
 use crate::admin::{self, Flags, Shard, View};
@@ -81,7 +82,7 @@ impl Gateway {
             flags: Arc::clone(&flags),
         });
         let cores = cpus.len();
-        let started = Cores::start(Arc::clone(&shared), cpus, &config.server.listen)
+        let started = Cores::start(Arc::clone(&shared), cpus, &config.server.listen, core::run)
             .map_err(|e| format!("cannot listen on {:?}: {e}", config.server.listen))?;
         let addrs = started.addrs().to_vec();
         let (stopped_tx, stopped) = mpsc::channel();

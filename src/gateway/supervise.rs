@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::core;
 use super::shared::Shared;
 use crate::net::bind_reuseport;
 use crate::runtime::affinity;
@@ -18,8 +17,12 @@ use crate::runtime::affinity;
 /// Between two looks at the cores.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// What a core's thread runs: [`super::core::run`], but for tests.
+pub(super) type Run = fn(usize, Arc<Shared>, Vec<TcpListener>) -> std::io::Result<()>;
+
 /// The running cores.
 pub(super) struct Cores {
+    run: Run,
     shared: Arc<Shared>,
     cpus: Vec<usize>,
     addrs: Vec<SocketAddr>,
@@ -27,7 +30,7 @@ pub(super) struct Cores {
 }
 
 impl Cores {
-    /// Binds `addrs` once for each of `cpus` and starts a pinned thread on each.
+    /// Binds `addrs` once for each of `cpus` and starts a pinned thread on each, which does `run`.
     ///
     /// # Errors
     /// An address cannot be bound, or a thread not started.
@@ -35,6 +38,7 @@ impl Cores {
         shared: Arc<Shared>,
         cpus: Vec<usize>,
         addrs: &[SocketAddr],
+        run: Run,
     ) -> std::io::Result<Cores> {
         let mut addrs = addrs.to_vec();
         let first: Vec<_> = addrs.iter().map(|a| bind_reuseport(*a)).collect::<Result<_, _>>()?;
@@ -42,7 +46,7 @@ impl Cores {
         for (addr, socket) in addrs.iter_mut().zip(&first) {
             *addr = socket.local_addr()?;
         }
-        let mut cores = Cores { shared, cpus, addrs, threads: Vec::new() };
+        let mut cores = Cores { run, shared, cpus, addrs, threads: Vec::new() };
         let mut first = Some(first);
         for index in 0..cores.cpus.len() {
             let listeners = match first.take() {
@@ -71,14 +75,14 @@ impl Cores {
         listeners: Vec<TcpListener>,
     ) -> std::io::Result<JoinHandle<std::io::Result<()>>> {
         let shared = Arc::clone(&self.shared);
-        let cpu = self.cpus.get(index).copied();
+        let (run, cpu) = (self.run, self.cpus.get(index).copied());
         std::thread::Builder::new().name(format!("core-{index}")).spawn(move || {
             if let Some(cpu) = cpu
                 && let Err(error) = affinity::pin(cpu)
             {
                 shared.log.warn(&format!("core {index} is not pinned to CPU {cpu}: {error}"));
             }
-            core::run(index, shared, listeners)
+            run(index, shared, listeners)
         })
     }
 

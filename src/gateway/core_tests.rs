@@ -1,0 +1,164 @@
+//! A core without its process. Panics: under a connection's fence they cost that connection,
+//! outside it their core, for a moment. A client that reads nothing: time is the sweep's, so half
+//! a minute passes in a moment.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::super::reply::Failure;
+use super::super::supervise::Cores;
+use super::super::ticket::Ticket;
+use super::*;
+use crate::config::Config;
+use crate::http1::parse_request;
+use crate::net::{Driver, Stream};
+use crate::openai::Endpoint;
+use crate::replicas::Fleet;
+use crate::runtime::log::{Level, Log};
+use crate::runtime::snapshot::Snapshot;
+use crate::tenants::KeyId;
+use crate::usage::UsageWriter;
+
+/// What the cores share, without a core, and the usage writer with its file.
+fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
+    let file = tempfile::NamedTempFile::new().expect("file");
+    let text = format!(
+        "[[pool]]\nname = \"p\"\nmodel = \"m\"\nreplicas = [\"http://127.0.0.1:1\"]\n\
+         [usage]\npath = \"{}\"\n",
+        file.path().display()
+    );
+    let config = Arc::new(Config::from_text("test.toml", &text).expect("configuration"));
+    let (usage, writer) = UsageWriter::start(&config.usage).expect("writer");
+    let fleet = Arc::new(Fleet::new(&config, cores, None));
+    let shared = Shared {
+        published: Arc::new(Snapshot::new(Published::new(config, fleet))),
+        driver: Driver::Epoll,
+        shards: (0..cores).map(|_| Arc::default()).collect(),
+        usage,
+        log: Log::new(Level::Off, false),
+        flags: Arc::default(),
+    };
+    (Arc::new(shared), writer, file)
+}
+
+#[test]
+fn a_panic_costs_its_own_request_and_nothing_else() {
+    let (shared, writer, file) = shared(1);
+    let of_core = Arc::clone(&shared);
+    net::run(Driver::Epoll, async move {
+        let core = Core::new(0, of_core);
+        let panicking = Rc::clone(&core);
+        let request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\n\r\n";
+        let head = parse_request(request).expect("head");
+        fenced(Rc::clone(&core), async move {
+            let mut ticket = Ticket::open(&panicking, request, &head);
+            ticket.caller(Endpoint::ChatCompletions, KeyId::OPEN, "open".into());
+            ticket.reserve().expect("a place");
+            assert_eq!(panicking.connections.get(), 1);
+            net::sleep(Duration::from_millis(1)).await;
+            panic!("a broken invariant of a request");
+        })
+        .await;
+        fenced(Rc::clone(&core), async {}).await;
+        assert_eq!(core.connections.get(), 0);
+    })
+    .expect("driver");
+    let metrics = &shared.shards[0];
+    assert_eq!(metrics.panics.get(), 1);
+    assert_eq!((metrics.in_flight.get(), metrics.client_connections.get()), (0, 0));
+    assert!(writer.stop(Duration::from_secs(20)));
+    let records = std::fs::read_to_string(file.path()).expect("records");
+    assert_eq!(records.matches("\"outcome\":\"upstream_error\"").count(), 1, "{records}");
+}
+
+static DIED: AtomicBool = AtomicBool::new(false);
+
+/// A core that panics as soon as it has a connection, the first time that it runs.
+fn dies_once(
+    index: usize,
+    shared: Arc<Shared>,
+    listeners: Vec<TcpListener>,
+) -> std::io::Result<()> {
+    if DIED.swap(true, SeqCst) {
+        return run(index, shared, listeners);
+    }
+    live(index, shared, listeners, |core| async move {
+        while core.connections.get() == 0 {
+            net::sleep(Duration::from_millis(5)).await;
+            tick(&core);
+        }
+        panic!("a broken invariant of a core");
+    })
+}
+
+#[test]
+fn a_core_that_panics_is_started_again() {
+    let (shared, writer, _file) = shared(1);
+    let addr = ([127, 0, 0, 1], 0).into();
+    let cores = Cores::start(Arc::clone(&shared), vec![0], &[addr], dies_once).expect("cores");
+    let addr = cores.addrs()[0];
+    let supervisor = std::thread::spawn(move || cores.watch());
+    let mut first = TcpStream::connect(addr).expect("connect");
+    first.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+    let read = first.read(&mut [0; 16]);
+    assert!(
+        matches!(read, Ok(0)) || read.is_err_and(|e| e.kind() != std::io::ErrorKind::WouldBlock),
+        "its connections end with it"
+    );
+    while shared.shards[0].panics.get() == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // A listener left behind by the dead core would be given its share of these.
+    for _ in 0..32 {
+        let asked = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(addr)?;
+            stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+            stream.write_all(b"GET /health HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        let answer = loop {
+            match asked() {
+                Ok(answer) => break answer,
+                Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(e) => panic!("{e}"),
+            }
+        };
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    assert_eq!(shared.shards[0].panics.get(), 1);
+    shared.flags.draining.store(true, Relaxed);
+    shared.flags.listeners_closed.store(true, Relaxed);
+    supervisor.join().expect("supervisor");
+    let metrics = &shared.shards[0];
+    assert_eq!((metrics.in_flight.get(), metrics.client_connections.get()), (0, 0));
+    assert!(writer.stop(Duration::from_secs(20)));
+}
+
+#[test]
+fn a_client_that_reads_nothing_has_gone() {
+    let (shared, _writer, _file) = shared(1);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let _reads_nothing = TcpStream::connect(listener.local_addr().expect("address"));
+    let (socket, _) = listener.accept().expect("accept");
+    net::run(Driver::Epoll, async move {
+        let core = Core::new(0, shared);
+        let stream = Stream::from_std(socket).expect("stream");
+        let mut client = connection::Client::new(&core, stream);
+        let of_sweep = Rc::clone(&core);
+        net::spawn(async move {
+            for second in 1.. {
+                net::sleep(Duration::from_millis(1)).await;
+                of_sweep.sweep.run(second * 1_000);
+            }
+        });
+        let sent = client.send(&core, &vec![0; 64 << 20]).await;
+        assert!(matches!(sent, Err(Failure::ClientGone)), "{sent:?}");
+    })
+    .expect("driver");
+}
