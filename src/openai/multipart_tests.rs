@@ -29,7 +29,7 @@ fn model_and_stream_are_read_past_the_audio() {
     assert_eq!(call.model_name(&body), Some("whisper"));
     assert!(call.stream);
     let body = form(&[("model", "m\u{e9}".as_bytes()), ("stream", b"False")]);
-    let call = read_call(b"Multipart/Form-Data; charset=x; Boundary=\"XyZ\"", &body).unwrap();
+    let call = read_call(b"Multipart/Form-Data; charset=Utf-8; Boundary=\"XyZ\"", &body).unwrap();
     assert_eq!((call.model_name(&body), call.stream), (Some("m\u{e9}"), false));
 }
 
@@ -63,6 +63,12 @@ fn boundaries_follow_the_grammar() {
         b"multipart/form-data; boundary*=XyZ",
         b"multipart/form-data; boundary=\"X\\yZ\" x",
         b"multipart/form-data; boundary=X[Z",
+        b"multipart/form-data; boundary=XyZ; x",
+        b"multipart/form-data;; boundary=XyZ",
+        b"multipart/form-data; boundary=XyZ; boundary*0=Q",
+        b"multipart/form-data; boundary=XyZ; charset=utf-7",
+        b"multipart/form-data; boundary=XyZ; charset=utf-16le",
+        b"multipart/form-data; boundary=XyZ; charset*=utf-8''utf-7",
         b"multipart/mixed; boundary=XyZ",
         long.as_bytes(),
     ] {
@@ -116,6 +122,40 @@ fn broken_forms_are_refused() {
     ] {
         assert_eq!(refused(TYPE, body.as_bytes()), "body", "{body:?}");
     }
+}
+
+/// Each of these a parser in use reads as a second `model`: ours would ask for one and the engine
+/// would run the other. The first four do so in python-multipart 0.0.34, the others in its elders.
+#[test]
+fn no_name_hides_from_us() {
+    let model = String::from_utf8(part("model", b"allowed")).unwrap();
+    for parameters in [
+        "name=\"x\"; y; name=\"model\"",
+        "name=\"x\";; name=\"model\"",
+        r#"name="x"; y="\\"; z="; name=model; z=""#,
+        "name=\"x\"; (y; name=\"model\"; z=)",
+        "name=\"x\"; name*0=\"mod\"; name*1=\"el\"",
+        "name=\"x\"; NAME*=utf-8''model",
+        "name=\"x\"; \u{a0}name=model",
+        "name=\"x\"; name=\u{a0}model",
+        "name=\"x\"; \u{c}name=model",
+    ] {
+        let head = format!("--XyZ\r\nContent-Disposition: form-data; {parameters}\r\n\r\n");
+        let body = format!("{model}{head}denied\r\n--XyZ--\r\n");
+        assert_eq!(refused(TYPE, body.as_bytes()), "body", "{parameters}");
+    }
+}
+
+#[test]
+fn file_names_may_be_odd() {
+    for file_name in [r"C:\audio\a.wav", r#"a\"; name=\"model\".wav"#, "a; b=c.wav", "\u{e9}", ""] {
+        let file = format!("file\"; filename=\"{file_name}");
+        let body = form(&[(&file, b"audio"), ("model", b"m")]);
+        let call = read_call(TYPE, &body).unwrap_or_else(|error| panic!("{file_name}: {error}"));
+        assert_eq!(call.model_name(&body), Some("m"));
+    }
+    let body = form(&[("mo\\del", b"x"), ("model", b"m")]);
+    assert!(read_call(TYPE, &body).is_ok(), "a backslash escapes nothing but a quote");
 }
 
 proptest! {
