@@ -50,6 +50,18 @@ fn the_model_is_edited_in_place() {
 }
 
 #[test]
+fn nothing_but_the_model_of_a_form_is_edited() {
+    let body = form(&[("model", b"m"), ("priority", b"5"), ("stream", b"true")]);
+    let call = read_call(TYPE, &body).unwrap();
+    let mut edits = Edits::new(&call);
+    edits.ask_for_usage(&call);
+    edits.set_max_tokens(&call, 7);
+    edits.set_policy_field(&call, "priority", "0");
+    edits.remove(&call, &body, |_| true);
+    assert!(edits.is_empty());
+}
+
+#[test]
 fn boundaries_follow_the_grammar() {
     let body = form(&[("model", b"m")]);
     let long = format!("multipart/form-data; boundary={}", "b".repeat(71));
@@ -124,6 +136,24 @@ fn broken_forms_are_refused() {
     }
 }
 
+/// Names and values of a form that [`form`] could have made.
+fn naive_parts(body: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let (mut parts, mut rest) = (Vec::new(), body);
+    loop {
+        rest = rest.strip_prefix(b"--XyZ").expect("a delimiter");
+        if rest == b"--\r\n" {
+            return parts;
+        }
+        let head = memmem::find(rest, b"\r\n\r\n").expect("a head");
+        let name = String::from_utf8(rest[..head].to_vec()).unwrap();
+        let name = name.split('"').nth(1).unwrap().to_owned();
+        let value = &rest[head + 4..];
+        let end = memmem::find(value, b"\r\n--XyZ").expect("an end");
+        parts.push((name, value[..end].to_vec()));
+        rest = &value[end + 2..];
+    }
+}
+
 /// Each of these a parser in use reads as a second `model`: ours would ask for one and the engine
 /// would run the other. The first four do so in python-multipart 0.0.34, the others in its elders.
 #[test]
@@ -167,6 +197,29 @@ proptest! {
         let body = form(&if first { [file, model] } else { [model, file] });
         let call = read_call(TYPE, &body).unwrap();
         prop_assert_eq!(call.model_name(&body), Some("m"));
+    }
+
+    /// An edited form has the same parts, read by a parser that knows nothing but the delimiter.
+    #[test]
+    fn edits_change_the_model_alone(
+        mut parts in prop::collection::vec(("[a-z]{0,8}", any::<Vec<u8>>()), 0..8),
+        (old, new) in ("[^\r\n]{0,20}", "[^\r\n]{0,20}"),
+        at in any::<prop::sample::Index>(),
+    ) {
+        parts.retain(|(name, value)| {
+            !["model", "stream"].contains(&&name[..]) && memmem::find(value, b"--XyZ").is_none()
+        });
+        let at = at.index(parts.len() + 1);
+        parts.insert(at, ("model".to_owned(), old.clone().into_bytes()));
+        let borrowed: Vec<_> = parts.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+        let body = form(&borrowed);
+        let call = read_call(TYPE, &body).unwrap();
+        prop_assert_eq!(call.model_name(&body), Some(&old[..]));
+        let mut edits = Edits::new(&call);
+        edits.set_model(&call, &new);
+        let edited: Vec<u8> = edits.pieces(&body).flatten().copied().collect();
+        parts[at].1 = new.into_bytes();
+        prop_assert_eq!(naive_parts(&edited), parts);
     }
 
     #[test]
