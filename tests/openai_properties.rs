@@ -1,4 +1,4 @@
-//! Event streams and JSON bodies: the fuzz corpus, and what 20,000 mutations make of it.
+//! Event streams, JSON bodies and forms: the fuzz corpus, and what 20,000 mutations make of it.
 
 #[path = "fuzz/src/targets_openai.rs"]
 mod targets;
@@ -29,6 +29,23 @@ fn bodies_and_their_edits_hold() {
         b"1e9",
     ];
     hold("body_edit", targets::body_edit, &tokens);
+}
+
+#[test]
+fn forms_hold() {
+    let tokens: [&[u8]; 10] = [
+        b"\r\n",
+        b"--XyZ",
+        b"--",
+        b"\"",
+        b"\\",
+        b";",
+        b"; name=\"model\"",
+        b"*0=",
+        b"model",
+        b"\r\n\r\n",
+    ];
+    hold("form", targets::form, &tokens);
 }
 
 /// Runs `target` on each input of its corpus and on mutations of them; deterministic.

@@ -146,8 +146,12 @@ impl Edits {
         }
     }
 
-    /// Gives a value to a field that the body does not have, or has as null.
+    /// Gives a value to a field that the body does not have, or has as null. A form is not JSON:
+    /// nothing is inserted there.
     fn insert(&mut self, call: &Call, name: &str, json: impl Into<Text>) {
+        if call.model.as_ref().is_some_and(|model| model.in_form) {
+            return;
+        }
         if let Some((_, null)) = call.nulls.iter().find(|(field, _)| *field == name) {
             return self.replace(*null, json);
         }

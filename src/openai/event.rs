@@ -130,13 +130,18 @@ impl EventReader {
                 .all(|at| key_value(data, at, error).is_some_and(null))
     }
 
-    /// `response.*.delta`: no string within the event can hold the needle's bare quotes.
+    /// `response.*.delta`: no string within the event can hold the needle's bare quotes. But an
+    /// object within it can: the engine repeats the client's `metadata` and `tools` in front of its
+    /// own type, so that each type must be one of a delta.
     fn plain_response_delta(&self, data: &[u8]) -> bool {
         let needle = &self.needles.response_type;
-        let Some(at) = needle.find(data) else { return false };
-        let kind = data.get(at + needle.needle().len()..).unwrap_or_default();
-        let end = memchr::memchr(b'"', kind).unwrap_or_default();
-        kind.get(..end).unwrap_or_default().ends_with(b".delta")
+        let mut types = needle.find_iter(data).map(|at| {
+            let kind = data.get(at + needle.needle().len()..).unwrap_or_default();
+            let end = memchr::memchr(b'"', kind).unwrap_or_default();
+            kind.get(..end).unwrap_or_default()
+        });
+        let delta = |kind: &[u8]| kind.ends_with(b".delta");
+        types.next().is_some_and(delta) && types.all(delta)
     }
 }
 

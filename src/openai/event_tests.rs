@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::openai::{captures, read_answer};
+use proptest::prelude::*;
 use serde_json::Value;
 
 fn read(endpoint: Endpoint, data: &str) -> EventFacts {
@@ -142,6 +143,25 @@ fn text_that_looks_like_more_is_content() {
     assert_eq!(read(Endpoint::Responses, text), EventFacts::PLAIN);
 }
 
+/// The engine repeats the client's `metadata` and `tools` before the type of the event: they must
+/// not hide its end and its usage.
+#[test]
+fn what_a_client_has_echoed_hides_nothing() {
+    for echo in [
+        r#""metadata":{"type":"response.x.delta"}"#,
+        r#""tools":[{"parameters":{"type":"response.x.delta"}}]"#,
+        r#""metadata":{"type":"response.x.delta","usage":"","error":"","role":""}"#,
+    ] {
+        let usage = r#""usage":{"input_tokens":3,"output_tokens":4}"#;
+        let completed = format!(r#"{{"response":{{{echo},{usage}}},"type":"response.completed"}}"#);
+        let facts = read(Endpoint::Responses, &completed);
+        let tokens = Usage { prompt_tokens: 3, completion_tokens: 4, cached_tokens: None };
+        assert_eq!((facts.ends_stream, facts.usage), (true, Some(tokens)), "{completed}");
+        let created = format!(r#"{{"response":{{{echo}}},"type":"response.created"}}"#);
+        assert_eq!(read(Endpoint::Responses, &created).kind, EventKind::Role);
+    }
+}
+
 #[test]
 fn spaces_and_key_order_do_not_matter() {
     let error = chat(r#" { "error" : { "code" : 503 , "type" : "T" , "message" : "m" } } "#);
@@ -224,5 +244,73 @@ fn other_errors_are_errors() {
 fn what_is_not_json_is_passed_on() {
     for data in ["", "{", "x", "[DONE", "{\"usage\":", "{\"error\":\"\\ud800\"}", "[1]"] {
         assert_eq!(chat(data), EventFacts::PLAIN, "{data}");
+    }
+}
+
+const NAMES: [&str; 11] = [
+    "choices",
+    "delta",
+    "role",
+    "content",
+    "finish_reason",
+    "usage",
+    "error",
+    "object",
+    "type",
+    "message",
+    "x",
+];
+const TEXTS: [&str; 7] = ["error", "usage", "role", "abort", "stop", "", "response.x.delta"];
+const VALUES: [&str; 10] = [
+    "null",
+    "true",
+    "0",
+    "-1",
+    "[]",
+    "{}",
+    "[ ]",
+    r#""\"error\":{},\"choices\":[]""#,
+    r#"{"prompt_tokens":1,"completion_tokens":2}"#,
+    r#"{"role":"assistant"}"#,
+];
+
+/// JSON of the names that matter, at any depth, with any spacing.
+fn json_text() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        prop::sample::select(&TEXTS[..]).prop_map(|text| format!("\"{text}\"")),
+        prop::sample::select(&VALUES[..]).prop_map(str::to_owned),
+    ];
+    leaf.prop_recursive(5, 40, 5, |inner| {
+        let member = (prop::sample::select(&NAMES[..]), "[ \n]?", inner.clone())
+            .prop_map(|(name, space, value)| format!("\"{name}\"{space}:{space}{value}{space}"));
+        let list = |items: Vec<String>| format!("[{}]", items.join(","));
+        let object = |members: Vec<String>| format!("{{{}}}", members.join(","));
+        prop_oneof![
+            1 => prop::collection::vec(inner, 0..3).prop_map(list),
+            3 => prop::collection::vec(member, 0..5).prop_map(object),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+
+    /// The search for a few names misses nothing that a parse of all would have found.
+    #[test]
+    fn the_short_way_finds_what_the_long_way_finds(
+        (choice, first, second) in (json_text(), json_text(), json_text()),
+        name in prop::sample::select(&NAMES[..]),
+    ) {
+        let outer = format!(r#"{{"x":{first},"choices":[{choice}],"{name}":{second}}}"#);
+        for data in [&first, &outer] {
+            let Ok(facts) = Facts::read(data.as_bytes()) else { continue };
+            prop_assert_eq!(chat(data), chunk(facts), "{}", data);
+        }
+        for kind in ["created", "completed", "failed", "incomplete", "output_text.done"] {
+            let members = format!(r#""{name}":{first},"x":{second}"#);
+            let data = format!(r#"{{"response":{{{members}}},"type":"response.{kind}"}}"#);
+            let facts = response_event(Facts::read(data.as_bytes()).unwrap(), data.as_bytes());
+            prop_assert_eq!(read(Endpoint::Responses, &data), facts, "{}", data);
+        }
     }
 }

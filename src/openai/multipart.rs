@@ -30,7 +30,7 @@ pub fn read_call(content_type: &[u8], body: &[u8]) -> Result<Call, BodyError> {
         return Err(form_error("a body of over 4 GiB", 0));
     }
     let boundary = boundary(content_type).ok_or_else(|| {
-        let message = "content-type must be multipart/form-data with a boundary";
+        let message = "content-type must be multipart/form-data with a boundary, in UTF-8";
         BodyError::value("content-type", message, Span::default())
     })?;
     let delimiter = [b"\r\n--", &boundary[..]].concat();
@@ -126,7 +126,13 @@ fn boundary(content_type: &[u8]) -> Option<Cow<'_, [u8]>> {
     if !kind.trim_ascii().eq_ignore_ascii_case(b"multipart/form-data") {
         return None;
     }
-    let boundary = parameter(parameters?, b"boundary").ok()??;
+    let parameters = parameters?;
+    // The engine decodes names and values by it: under UTF-7 other parts would be called `model`.
+    let charset = parameter(parameters, b"charset").ok()?;
+    if charset.is_some_and(|charset| !charset.eq_ignore_ascii_case(b"utf-8")) {
+        return None;
+    }
+    let boundary = parameter(parameters, b"boundary").ok()??;
     let legal = |byte: &u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(byte);
     let fits = (1..=BOUNDARY_BYTES_MAX).contains(&boundary.len())
         && boundary.iter().all(legal)
@@ -152,8 +158,8 @@ fn part_name(part: &[u8]) -> Result<(Cow<'_, [u8]>, usize), &'static str> {
                 lines
             }
         };
-        if line.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
-            return Err("a bare line end or NUL in a part's head");
+        if line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
+            return Err("a bare line end or another control character in a part's head");
         }
         let (field, value) = split_at_byte(line, b':');
         let value = value.ok_or("a part's head has a line without a colon")?;
@@ -175,30 +181,37 @@ fn part_name(part: &[u8]) -> Result<(Cow<'_, [u8]>, usize), &'static str> {
     name.map(|name| (name, end + 4)).ok_or("a part has no content-disposition")
 }
 
-/// Finds the parameter `name` in `; a=b; c="d"`. Doubled, extended (`name*`) or broken: an error.
+/// Finds the parameter `name` in `; a=b; c="d"`.
+///
+/// The engine's parser (python-multipart) splits at semicolons by counting quotes, passes over what
+/// it cannot read and lets the later of two win. Accepted is only what it and we read alike: keys
+/// are tokens, `name` comes once and without the extensions of RFC 2231.
 fn parameter<'a>(parameters: &'a [u8], name: &[u8]) -> Result<Option<Cow<'a, [u8]>>, &'static str> {
     const BROKEN: &str = "a broken parameter";
     let mut found = None;
     let mut rest = parameters.trim_ascii();
     while !rest.is_empty() {
         let (key, after) = split_at_byte(rest, b'=');
-        let (key, after) = (key.trim_ascii(), after.ok_or(BROKEN)?.trim_ascii_start());
+        let (key, after) = (key.trim_ascii_end(), after.ok_or(BROKEN)?.trim_ascii_start());
+        if key.is_empty() || !key.iter().all(is_token) {
+            return Err(BROKEN);
+        }
         let value;
         (value, rest) = match after.strip_prefix(b"\"") {
             Some(quoted) => unquote(quoted).ok_or(BROKEN)?,
             None => {
-                let (token, next) = split_at_byte(after, b';');
-                let token = token.trim_ascii_end();
-                if token.is_empty() || token.iter().any(|byte| b" \t\"\\".contains(byte)) {
+                let (bare, next) = split_at_byte(after, b';');
+                let bare = bare.trim_ascii_end();
+                let fits = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\".contains(byte);
+                if bare.is_empty() || !bare.iter().all(fits) {
                     return Err(BROKEN);
                 }
-                let next = next.map_or(&b""[..], <[u8]>::trim_ascii_start);
-                (Cow::Borrowed(token), next)
+                (Cow::Borrowed(bare), next.unwrap_or_default().trim_ascii_start())
             }
         };
-        let bare = key.strip_suffix(b"*").unwrap_or(key);
+        let (bare, extension) = split_at_byte(key, b'*');
         if bare.eq_ignore_ascii_case(name) {
-            if bare.len() != key.len() || found.is_some() {
+            if extension.is_some() || found.is_some() {
                 return Err("a name given twice or in an extended form");
             }
             found = Some(value);
@@ -207,14 +220,27 @@ fn parameter<'a>(parameters: &'a [u8], name: &[u8]) -> Result<Option<Cow<'a, [u8
     Ok(found)
 }
 
+/// A character of a token (RFC 9110, 5.6.2).
+fn is_token(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
+}
+
 /// Reads a quoted string behind its opening quote; answers it and what follows its semicolon.
+///
+/// `\"` is a quote, as in every parser. A backslash before anything else is one, as for the engine
+/// (browsers once sent paths), but two in a row are refused: where such a string ends is read in
+/// two ways.
 fn unquote(quoted: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let mut text = Vec::new();
-    let mut bytes = quoted.iter().enumerate();
+    let mut bytes = quoted.iter().enumerate().peekable();
     let end = loop {
         match bytes.next()? {
             (at, b'"') => break at,
-            (_, b'\\') => text.push(*bytes.next()?.1),
+            (_, b'\\') => match bytes.peek()?.1 {
+                b'"' => text.push(*bytes.next()?.1),
+                b'\\' => return None,
+                _ => text.push(b'\\'),
+            },
             (_, byte) => text.push(*byte),
         }
     };

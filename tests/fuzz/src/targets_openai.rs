@@ -1,6 +1,7 @@
-//! What the targets of event streams and JSON bodies assert about any bytes.
+//! What the targets of event streams, JSON bodies and forms assert about any bytes.
 
-use expedite::openai::{Call, Edits, Endpoint, call::POLICY_FIELDS, json, read_answer, read_call};
+use expedite::openai::{Call, Edits, Endpoint, call::POLICY_FIELDS, json, multipart};
+use expedite::openai::{EventReader, read_answer, read_call};
 use expedite::sse::{self, EventScanner};
 use serde_json::Value;
 
@@ -75,11 +76,38 @@ fn naive_events(bytes: &[u8]) -> (Vec<Seen>, bool) {
     (seen, open)
 }
 
+/// Any form behind its content type and a line end: what is accepted ends with its boundary, and an
+/// edit changes the model alone.
+pub(crate) fn form(bytes: &[u8]) {
+    let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let (content_type, body) = (&bytes[..end], bytes.get(end + 1..).unwrap_or_default());
+    let Ok(call) = multipart::read_call(content_type, body) else { return };
+    let model = call.model.as_ref().expect("a form without a model is refused").span;
+    let name = call.model_name(body).expect("a model is UTF-8");
+    assert_eq!(name.as_bytes(), model.within(body));
+    assert!(body.starts_with(b"--") && body[model.end()..].starts_with(b"\r\n--"));
+
+    let mut edits = Edits::new(&call);
+    assert_eq!(pieces(&edits, body), body, "no edit, no change");
+    edits.ask_for_usage(&call);
+    edits.remove(&call, body, |_| true);
+    assert!(edits.is_empty(), "a form has no fields but the model to edit");
+    edits.set_model(&call, "new");
+    let edited = pieces(&edits, body);
+    assert_eq!(edited, [&body[..model.start()], b"new", &body[model.end()..]].concat());
+    let again = multipart::read_call(content_type, &edited).expect("an edited form is a form");
+    assert_eq!((again.model_name(&edited), again.stream), (Some("new"), call.stream));
+}
+
 /// Any body: the scanner takes what serde_json takes, and an edited body differs in what was
 /// edited alone.
 pub(crate) fn body_edit(bytes: &[u8]) {
     same_as_serde_json(bytes);
     assert!(!read_answer(bytes).valid || bytes.trim_ascii().starts_with(b"{"));
+    for endpoint in [Endpoint::ChatCompletions, Endpoint::Responses, Endpoint::Messages] {
+        let facts = EventReader::new(endpoint).read(bytes);
+        assert!(facts.usage.is_none() || !facts.usage_odd, "odd or sound, not both");
+    }
     for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Responses] {
         if let Ok(call) = read_call(endpoint, bytes) {
             edit(endpoint, &call, bytes);
