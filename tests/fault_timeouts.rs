@@ -4,12 +4,12 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use common::engine::{After, Engine, STREAM_HEAD, chunk, event};
 use common::faults::{
-    at_rest, chat_for_acme, cut_stream, hello, in_front_of, role_event, states, stream_for_acme,
+    at_rest, chat_for_acme, cut_stream, deaf, hello, in_front_of, role_event, states,
+    stream_for_acme,
 };
 use common::gateway::{AUTH, Bed, Settings};
 use common::{Client, Ended, Response, ask, post_with};
@@ -97,21 +97,6 @@ fn a_body_below_the_least_pace_is_ended_with_408() {
     assert_eq!((answer.status(), answer.field("connection")), (408, Some("close")));
     assert_eq!(bed.records(1)[0]["outcome"], "rejected_invalid");
     at_rest(&bed);
-}
-
-/// A listener that answers no connect: its backlog is full of connections that nobody accepts.
-fn deaf() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
-    let socket = socket.expect("socket");
-    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bind");
-    socket.listen(0).expect("listen");
-    let listener = TcpListener::from(socket);
-    let addr = listener.local_addr().expect("address");
-    let mut held = Vec::new();
-    while let Ok(stream) = TcpStream::connect_timeout(&addr, Duration::from_millis(200)) {
-        held.push(stream);
-    }
-    (listener, held, addr)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::exposition::Page;
 use super::server::View;
-use super::shard::{PoolCells, Shard, Stage};
+use super::shard::{Phase, PoolCells, Shard, Stage};
 use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
 use crate::runtime::clock;
 
@@ -95,6 +95,11 @@ fn gateway(page: &mut Page, view: &View) {
     for (stage, label) in Stage::ALL {
         let sum = sum(view, |shard| shard.stage(stage));
         page.histogram("expedite_overhead_seconds", &[("stage", label)], &sum);
+    }
+    page.family("expedite_cancel_seconds", "histogram", "Client gone to replica closed.");
+    for (phase, label) in Phase::ALL {
+        let sum = sum(view, |shard| shard.cancel(phase));
+        page.histogram("expedite_cancel_seconds", &[("phase", label)], &sum);
     }
     page.family("expedite_loop_stall_seconds", "histogram", "Lateness of a core's sweep.");
     for (core, shard) in view.shards.iter().enumerate() {

@@ -10,4 +10,4 @@ mod shard;
 mod status;
 
 pub use server::{Flags, View, serve};
-pub use shard::{PoolCells, PoolIndex, Shard, Stage};
+pub use shard::{Phase, PoolCells, PoolIndex, Shard, Stage};

@@ -30,6 +30,29 @@ impl Stage {
     ];
 }
 
+/// What a request was doing when its client went away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Connecting to a replica.
+    Connect,
+    /// Waiting for a stream's first event.
+    FirstToken,
+    /// In mid-stream.
+    Stream,
+    /// Waiting for a whole answer.
+    Answer,
+}
+
+impl Phase {
+    /// All phases with their label.
+    pub const ALL: [(Phase, &'static str); 4] = [
+        (Phase::Connect, "connect"),
+        (Phase::FirstToken, "first_token"),
+        (Phase::Stream, "stream"),
+        (Phase::Answer, "answer"),
+    ];
+}
+
 /// Cells of one pool.
 #[derive(Debug, Default)]
 pub struct PoolCells {
@@ -52,6 +75,9 @@ pub struct PoolCells {
 pub struct Shard {
     /// Time by stage, in the order of [`Stage::ALL`].
     stages: [Histogram; 4],
+    /// From noticing that the client has gone to having closed the replica's connection, in the
+    /// order of [`Phase::ALL`].
+    cancels: [Histogram; 4],
     /// Lateness of the sweep: how long the core was busy with something else.
     pub loop_stall: Histogram,
     /// Retries.
@@ -81,6 +107,12 @@ impl Shard {
     #[must_use]
     pub fn stage(&self, stage: Stage) -> &Histogram {
         &self.stages[stage as usize]
+    }
+
+    /// The histogram of a phase.
+    #[must_use]
+    pub fn cancel(&self, phase: Phase) -> &Histogram {
+        &self.cancels[phase as usize]
     }
 
     /// Every pool's cells, for a scrape.

@@ -15,6 +15,7 @@ use super::request;
 use super::sweep::Deadline;
 use crate::http1::{HeadError, HeadScanner, RequestHead, parse_request};
 use crate::net::Stream;
+use crate::runtime::clock;
 
 /// Bytes of later requests that are kept while one is served; beyond it the client is no longer
 /// read from until its answer is out.
@@ -51,6 +52,8 @@ pub(super) struct Client {
     pub request_bytes: usize,
     /// The client's direction has ended and that counts as leaving.
     gone: bool,
+    /// When that was noticed.
+    gone_ns: Option<u64>,
     /// The client has ended its direction but still reads (`half_close = "allow"`).
     half_closed: bool,
 }
@@ -63,6 +66,7 @@ impl Client {
             deadline: core.sweep.deadline(),
             request_bytes: 0,
             gone: false,
+            gone_ns: None,
             half_closed: false,
         }
     }
@@ -91,9 +95,20 @@ impl Client {
         match self.stream.try_recv(space) {
             Ok(None) => {}
             Ok(Some(0)) if core.published().half_close_allowed => self.half_closed = true,
-            Ok(Some(0)) | Err(_) => self.gone = true,
+            Ok(Some(0)) | Err(_) => self.left(),
             Ok(Some(n)) => self.inbox.received(n),
         }
+    }
+
+    /// The client has gone: notes it, and when.
+    pub(super) fn left(&mut self) {
+        self.gone = true;
+        self.gone_ns.get_or_insert_with(clock::now_ns);
+    }
+
+    /// When the client's going was noticed, on the clock of [`clock::now_ns`].
+    pub(super) fn gone_ns(&self) -> Option<u64> {
+        self.gone_ns
     }
 
     /// Waits for more bytes of a head or body, up to `bytes_max` in the inbox. False: there is no
@@ -141,7 +156,10 @@ impl Client {
                 let over = self.poll_gone(cx, core).is_ready() || self.deadline.poll(cx).is_ready();
                 if over { Poll::Ready(None) } else { Poll::Pending }
             });
-            let Some(n) = sent.await else { return Err(Failure::ClientGone) };
+            let Some(n) = sent.await else {
+                self.left();
+                return Err(Failure::ClientGone);
+            };
             bytes = bytes.get(n..).unwrap_or_default();
         }
         Ok(())

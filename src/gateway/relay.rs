@@ -86,6 +86,7 @@ async fn stream(
         let last = complete && plan.outgoing == Outgoing::Chunked;
         let tail = if last { LAST_CHUNK } else { b"" };
         if !send(core, client, &head, &frames, &exchange, tail).await {
+            client.left();
             ticket.saw(&frames.seen);
             return Err(Failure::ClientGone);
         }

@@ -163,6 +163,7 @@ async fn fail(
 ) -> Next {
     ticket.failed(&failure);
     if matches!(failure, Failure::ClientGone) {
+        ticket.cancelled(client.gone_ns());
         return Next::Cut;
     }
     // A body that was not read cannot be told from the next request: read past it, or close.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::core::Core;
 use super::frames::Seen;
 use super::reply::{Failure, Head};
-use crate::admin::Stage;
+use crate::admin::{Phase, Stage};
 use crate::http1::{RequestHead, ResponseHead, Version, write};
 use crate::openai::{Call, Endpoint, Usage};
 use crate::replicas::{Pool, Replica, Served};
@@ -43,6 +43,7 @@ pub(super) struct Ticket<'t> {
     stage_at_ns: u64,
     /// When the last attempt's replica was written to.
     sent_ns: Option<u64>,
+    connecting: bool,
     /// Since when the replica has sent no content, by the sweep's clock.
     quiet_since_ms: u64,
     first_content_ns: Option<u64>,
@@ -95,6 +96,7 @@ impl<'t> Ticket<'t> {
             started_ns: now,
             stage_at_ns: now,
             sent_ns: None,
+            connecting: false,
             quiet_since_ms: core.sweep.now_ms(),
             first_content_ns: None,
             last_content_ns: now,
@@ -154,11 +156,13 @@ impl<'t> Ticket<'t> {
         self.attempts += 1;
         self.tried.push(index);
         self.replica = Some(Arc::clone(replica));
+        self.connecting = true;
         self.stage_ended(Stage::Route);
     }
 
     /// The replica has a connection and is being written to.
     pub(super) fn sending(&mut self) {
+        self.connecting = false;
         self.stage_ended(Stage::Connect);
         self.sent_ns = Some(self.stage_at_ns);
         self.quiet_since_ms = self.core.sweep.now_ms();
@@ -275,6 +279,19 @@ impl<'t> Ticket<'t> {
             self.status = failure.status();
         }
         self.ended(failure.outcome());
+    }
+
+    /// The client went away at `noticed_ns`, and its exchange has just been closed.
+    pub(super) fn cancelled(&self, noticed_ns: Option<u64>) {
+        let Some(noticed_ns) = noticed_ns.filter(|_| self.attempts > 0) else { return };
+        let phase = match &self.call {
+            _ if self.connecting => Phase::Connect,
+            Some(call) if !call.stream => Phase::Answer,
+            _ if self.content_sent() => Phase::Stream,
+            _ => Phase::FirstToken,
+        };
+        let took = clock::now_ns().saturating_sub(noticed_ns);
+        self.core.metrics.cancel(phase).observe_ns(took);
     }
 
     /// Closes the books.

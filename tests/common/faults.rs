@@ -2,9 +2,10 @@
 //! rest.
 
 use std::io::{Error, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 use super::engine::{After, DONE, Engine, LAST_CHUNK, STREAM_HEAD, chunk, event};
 use super::gateway::{AUTH, Bed, Settings};
@@ -129,4 +130,19 @@ pub(crate) fn states(bed: &Bed) -> Vec<String> {
     let status = ask(bed.admin, &get("/status.json")).json();
     let replicas = status["pools"][0]["replicas"].as_array().expect("replicas");
     replicas.iter().map(|r| r["state"].as_str().expect("state").to_owned()).collect()
+}
+
+/// An address that answers no connect: the backlog is full of connections that nobody accepts.
+pub(crate) fn deaf() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
+    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+    let listener = listener.expect("socket");
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bind");
+    listener.listen(0).expect("listen");
+    let listener = TcpListener::from(listener);
+    let addr = listener.local_addr().expect("address");
+    let mut held = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&addr, Duration::from_millis(200)) {
+        held.push(stream);
+    }
+    (listener, held, addr)
 }
