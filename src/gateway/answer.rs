@@ -106,8 +106,16 @@ pub(super) async fn read(
     Ok(answer)
 }
 
-/// What an engine's error says of the replica's health.
-pub(super) fn health_of(code: Option<u16>, message: &str) -> Option<ReplicaFailure> {
+/// What an engine's error means, wherever it stood: as an answer, in one, or as a stream's event.
+pub(super) fn failed(code: Option<u16>, message: String) -> Attempt {
+    match (code, health_of(code, &message)) {
+        (Some(429 | 503), None) => Attempt::Full(message),
+        (_, health) => Attempt::Failed(health, message),
+    }
+}
+
+/// What it says of the replica's health.
+fn health_of(code: Option<u16>, message: &str) -> Option<ReplicaFailure> {
     match code {
         // vLLM after SIGTERM: it drains, nothing ran, `/health` says 200 all the while.
         _ if message.contains("cannot schedule new futures after shutdown") => {
@@ -136,8 +144,7 @@ fn judge(
         200 => {
             let read = read_answer(&answer.payload);
             if let Some(error) = read.error {
-                let message = said();
-                return Err(Attempt::Failed(health_of(error.code, &message), message));
+                return Err(failed(error.code, said()));
             }
             if read.abort {
                 let reason = "the engine was shut down under the request".to_owned();
@@ -147,8 +154,7 @@ fn judge(
         }
         201..=299 => Ok(()),
         429 | 503 if !elsewhere() => Ok(()),
-        429 | 503 => Err(Attempt::Failed(None, said())),
-        400..=499 => Ok(()),
+        400..=499 if head.status != 429 => Ok(()),
         300..=399 => Err(broken("it answered with a redirect")),
         _ => {
             let message = said();
@@ -156,7 +162,7 @@ fn judge(
                 true => format!("it answered {}", head.status),
                 false => message,
             };
-            Err(Attempt::Failed(health_of(Some(head.status), &reason), reason))
+            Err(failed(Some(head.status), reason))
         }
     }
 }

@@ -53,6 +53,8 @@ pub(super) enum Attempt {
     ClientGone,
     /// A time limit of this name has passed.
     Late(&'static str),
+    /// The replica has no room: nothing ran, and it is not ill. Its message.
+    Full(String),
     /// The gateway ends.
     Stopped,
     /// The replica failed; what that says of its health, and of the reason.
@@ -305,9 +307,7 @@ pub(super) fn failed_before_content(frames: &Frames) -> Option<Attempt> {
     }
     match frames.end.as_ref()? {
         End::Complete => None,
-        End::EngineError { code, message } => {
-            Some(Attempt::Failed(answer::health_of(*code, message), message.clone()))
-        }
+        End::EngineError { code, message } => Some(answer::failed(*code, message.clone())),
         End::Aborted => {
             let reason = "the engine was shut down under the request";
             Some(Attempt::Failed(Some(ReplicaFailure::Draining), reason.to_owned()))

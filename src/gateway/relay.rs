@@ -163,6 +163,7 @@ async fn wait_failed(
             exchange.replica.health.failed(ReplicaFailure::Broken, core.sweep.now_ms());
             Failure::Upstream(format!("the replica went silent ({limit})"))
         }
+        Attempt::Full(reason) => Failure::Full(reason),
         Attempt::Failed(_, reason) => Failure::Upstream(reason),
         Attempt::Stopped => Failure::Stopping,
     };

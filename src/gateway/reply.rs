@@ -36,6 +36,8 @@ pub(super) enum Failure {
     /// No model was named and there is more than one.
     ModelMissing,
     NoHealthyReplica,
+    /// No replica that was asked has room, as the last of them said.
+    Full(String),
     /// Replicas failed before the first content event and no attempt is left.
     Upstream(String),
     /// The limit of this name passed before the first content event.
@@ -108,6 +110,7 @@ impl Failure {
             Failure::NoHealthyReplica => {
                 said(503, "no_healthy_replica", "No replica of this model is available now.")
             }
+            Failure::Full(message) => said(503, "server_overloaded", message.as_str()),
             Failure::Upstream(message) => said(502, "upstream_error", message.as_str()),
             Failure::Deadline(limit) => {
                 let message = format!("No answer began within the time limit ({limit}).");
@@ -136,7 +139,10 @@ impl Failure {
     /// Seconds after which another try makes sense.
     fn retry_after_s(&self) -> Option<u32> {
         match self {
-            Failure::NoHealthyReplica | Failure::UsageUnavailable | Failure::Stopping => Some(1),
+            Failure::NoHealthyReplica
+            | Failure::Full(_)
+            | Failure::UsageUnavailable
+            | Failure::Stopping => Some(1),
             _ => None,
         }
     }
@@ -167,7 +173,7 @@ impl Failure {
             Failure::Upstream(_) => Outcome::UpstreamError,
             Failure::Deadline(_) => Outcome::Deadline,
             Failure::ClientGone => Outcome::ClientCancelled,
-            Failure::UsageUnavailable => Outcome::RejectedOverload,
+            Failure::Full(_) | Failure::UsageUnavailable => Outcome::RejectedOverload,
             _ => Outcome::RejectedInvalid,
         }
     }

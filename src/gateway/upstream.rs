@@ -156,6 +156,7 @@ fn given_up(why: Attempt) -> Failure {
         Attempt::ClientGone => Failure::ClientGone,
         Attempt::Stopped => Failure::Stopping,
         Attempt::Late(limit) => Failure::Deadline(limit),
+        Attempt::Full(reason) => Failure::Full(reason),
         Attempt::Failed(Some(ReplicaFailure::Refused), _) => Failure::NoHealthyReplica,
         Attempt::Failed(_, reason) => Failure::Upstream(reason),
     }
