@@ -6,8 +6,9 @@
 //! 2. `gateway/request.rs` is the path: the endpoint from the raw path, the tenant from the key
 //!    ([`tenants`]), then, for a known caller only, the body, the call in it and the few edits to
 //!    it ([`openai`]), the pool that serves the model ([`replicas`]).
-//! 3. `gateway/upstream.rs` picks a replica ([`routing`]), sends the request and waits for the
-//!    first event; elsewhere again while no content has reached the client.
+//! 3. `gateway/upstream.rs` picks a replica ([`routing`]), `gateway/exchange.rs` sends it the
+//!    request and waits for the first event; elsewhere again while no content has reached the
+//!    client.
 //! 4. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
 //!    client is watched all the while, and its going closes the replica's connection.
 //! 5. `gateway/ticket.rs` closes the books: one record a request ([`usage`]), counted in the

@@ -133,7 +133,7 @@ impl Answer {
             }
             self.last_ns = now_ns;
             self.events += 1;
-            self.text(said.text.within(data))?;
+            self.text(said.text.of(data))?;
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ impl Answer {
         let said = said(&body).map_err(|_| malformed())?;
         self.usage = facts.usage;
         self.finished = said.finished;
-        self.text(said.text.within(&body))
+        self.text(said.text.of(&body))
     }
 
     fn measured(&self) -> Measured {

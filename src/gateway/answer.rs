@@ -137,7 +137,7 @@ fn judge(
 ) -> Result<(), Attempt> {
     let said = || {
         let error = read_answer(&answer.payload).error;
-        error.map(|e| json::text(e.message.within(&answer.payload))).unwrap_or_default()
+        error.map(|e| json::text(e.message.of(&answer.payload))).unwrap_or_default()
     };
     match head.status {
         200 if !plan.endpoint.generates() => Ok(()),
@@ -243,15 +243,12 @@ async fn pass_on(
     ticket.head_sent = true;
     loop {
         let payload = std::mem::take(&mut answer.payload);
-        if !payload.is_empty() {
-            if chunked {
-                write::chunk_header(&mut out, payload.len());
-            }
-            out.extend_from_slice(&payload);
-            out.extend_from_slice(if chunked { b"\r\n" } else { b"" });
+        match chunked {
+            true => write::chunk(&mut out, &payload),
+            false => out.extend_from_slice(&payload),
         }
         if answer.whole && chunked {
-            out.extend_from_slice(b"0\r\n\r\n");
+            out.extend_from_slice(write::LAST_CHUNK);
         }
         client.send(core, &out).await?;
         out.clear();

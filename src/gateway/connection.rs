@@ -5,6 +5,7 @@
 //! `client_idle_ms`.
 
 use std::future::poll_fn;
+use std::io::IoSlice;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -14,7 +15,7 @@ use super::reply::Failure;
 use super::request;
 use super::sweep::Deadline;
 use crate::http1::{HeadError, HeadScanner, RequestHead, parse_request};
-use crate::net::Stream;
+use crate::net::{SEND_SLICES_MAX, Stream, fill_slices};
 use crate::runtime::clock;
 
 /// Bytes of later requests that are kept while one is served; beyond it the client is no longer
@@ -145,24 +146,54 @@ impl Client {
     /// Sends all of `bytes`.
     ///
     /// # Errors
+    /// As [`send_pieces`](Self::send_pieces).
+    pub(super) async fn send(&mut self, core: &Core, bytes: &[u8]) -> Result<(), Failure> {
+        self.send_pieces(core, || std::iter::once(bytes)).await
+    }
+
+    /// Sends all pieces from where they lie, as much at once as the socket takes.
+    ///
+    /// # Errors
     /// The client goes, or reads nothing for [`WRITE_STALL_MS`].
-    pub(super) async fn send(&mut self, core: &Core, mut bytes: &[u8]) -> Result<(), Failure> {
-        while !bytes.is_empty() {
-            self.deadline.set(WRITE_STALL_MS);
-            let sent = poll_fn(|cx| {
-                if let Poll::Ready(sent) = self.stream.poll_send(cx, bytes) {
-                    return Poll::Ready(sent.ok());
+    pub(super) async fn send_pieces<'p, P>(
+        &mut self,
+        core: &Core,
+        pieces: impl Fn() -> P,
+    ) -> Result<(), Failure>
+    where
+        P: Iterator<Item = &'p [u8]>,
+    {
+        let total: usize = pieces().map(<[u8]>::len).sum();
+        let (mut sent, mut blocked) = (0, false);
+        let all_sent = poll_fn(|cx| {
+            while sent < total {
+                let mut slices = [IoSlice::new(&[]); SEND_SLICES_MAX];
+                let slices = fill_slices(&mut slices, pieces(), sent);
+                match self.stream.poll_send_vectored(cx, slices) {
+                    Poll::Ready(Ok(n)) => {
+                        sent = sent.saturating_add(n);
+                        blocked = false;
+                    }
+                    Poll::Ready(Err(_)) => return Poll::Ready(false),
+                    Poll::Pending => {
+                        if !blocked {
+                            blocked = true;
+                            self.deadline.set(WRITE_STALL_MS);
+                        }
+                        let over = self.poll_gone(cx, core).is_ready()
+                            || self.deadline.poll(cx).is_ready();
+                        return if over { Poll::Ready(false) } else { Poll::Pending };
+                    }
                 }
-                let over = self.poll_gone(cx, core).is_ready() || self.deadline.poll(cx).is_ready();
-                if over { Poll::Ready(None) } else { Poll::Pending }
-            });
-            let Some(n) = sent.await else {
-                self.left();
-                return Err(Failure::ClientGone);
-            };
-            bytes = bytes.get(n..).unwrap_or_default();
+            }
+            Poll::Ready(true)
+        })
+        .await;
+        if all_sent {
+            return Ok(());
         }
-        Ok(())
+        self.left();
+        Err(Failure::ClientGone)
     }
 }
 

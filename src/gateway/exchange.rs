@@ -18,7 +18,7 @@ use super::plan::Plan;
 use super::ticket::Ticket;
 use super::upstream::another;
 use crate::http1::{ChunkTracker, HeadScanner, ResponseBody, ResponseHead, parse_response};
-use crate::net::Stream;
+use crate::net::{SEND_SLICES_MAX, Stream, fill_slices};
 use crate::replicas::{Failure as ReplicaFailure, InFlight, Replica};
 
 /// Interim responses (1xx) that are skipped.
@@ -27,8 +27,6 @@ const INTERIM_MAX: u32 = 8;
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// The limit on the wait for the first content.
 pub(super) const FIRST_TOKEN: &str = "timeouts.first_token_ms";
-/// Slices of one send: the head, the pieces of an edited body.
-const SLICES_MAX: usize = 16;
 
 /// A replica that is answering.
 pub(super) struct Exchange {
@@ -122,10 +120,9 @@ async fn send(
     poll_fn(|cx| {
         while sent < total {
             let body = plan.body.bytes(client);
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let mut slices = [IoSlice::new(&[]); SEND_SLICES_MAX];
             let pieces = std::iter::once(head).chain(plan.edits.pieces(body));
-            let n = fill_slices(&mut slices, pieces, sent);
-            match stream.poll_send_vectored(cx, slices.get(..n).unwrap_or_default()) {
+            match stream.poll_send_vectored(cx, fill_slices(&mut slices, pieces, sent)) {
                 Poll::Ready(Ok(n)) => sent = sent.saturating_add(n),
                 Poll::Ready(Err(_)) => {
                     // It may have answered before it stopped reading: that answer counts.
@@ -164,26 +161,6 @@ fn poll_blocked_send(
 /// A wait is over: its limit has passed, or the gateway ends.
 pub(super) fn late(core: &Core, limit: &'static str) -> Attempt {
     if core.sweep.ended() { Attempt::Stopped } else { Attempt::Late(limit) }
-}
-
-/// Puts `pieces` but for their first `skip` bytes into `slices`; the number of slices filled.
-pub(super) fn fill_slices<'a>(
-    slices: &mut [IoSlice<'a>],
-    pieces: impl Iterator<Item = &'a [u8]>,
-    mut skip: usize,
-) -> usize {
-    let mut n = 0;
-    for piece in pieces {
-        let rest = piece.get(skip..).unwrap_or_default();
-        skip = skip.saturating_sub(piece.len());
-        if rest.is_empty() {
-            continue;
-        }
-        let Some(slot) = slices.get_mut(n) else { break };
-        *slot = IoSlice::new(rest);
-        n += 1;
-    }
-    n
 }
 
 /// What a receive brought.

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use crate::http1::{ChunkTracker, PieceKind};
+use crate::http1::{ChunkTracker, PieceKind, write};
 use crate::openai::{Endpoint, EngineError, EventKind, EventReader, Usage, json};
 use crate::sse::{self, EventScanner};
 
@@ -362,13 +362,13 @@ impl Frames {
         }
         let from = self.own.len();
         if self.outgoing == Outgoing::Chunked {
-            crate::http1::write::chunk_header(&mut self.own, len);
+            write::chunk_header(&mut self.own, len);
         }
         for part in passing() {
             self.own.extend_from_slice(buf.get(part.start..part.end).unwrap_or_default());
         }
         if self.outgoing == Outgoing::Chunked {
-            self.own.extend_from_slice(b"\r\n");
+            self.own.extend_from_slice(write::CRLF);
         }
         self.segments.push(Segment::Own(from..self.own.len()));
     }
@@ -387,7 +387,7 @@ impl Frames {
 }
 
 fn engine_error(error: &EngineError, data: &[u8]) -> End {
-    End::EngineError { code: error.code, message: json::text(error.message.within(data)) }
+    End::EngineError { code: error.code, message: json::text(error.message.of(data)) }
 }
 
 /// Appends a piece, joining it to the last one where they touch.

@@ -31,7 +31,7 @@ pub(super) fn answer(
             Some(Ok(models::list(entries)))
         }
         Endpoint::Model(id) => {
-            let id = String::from_utf8_lossy(id.within(path)).into_owned();
+            let id = String::from_utf8_lossy(id.of(path)).into_owned();
             let entry = published.fleet.entries.iter().find(|e| e.id == id);
             let entry = entry.filter(|e| allowed(&e.id).is_some());
             Some(entry.map(models::one).ok_or(Failure::ModelNotFound(id)))

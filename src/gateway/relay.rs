@@ -6,29 +6,23 @@
 //! first byte of the answer a failure becomes one error event without `[DONE]` and without the
 //! last chunk, so that no client takes the answer for complete.
 
-use std::future::poll_fn;
-use std::io::IoSlice;
 use std::rc::Rc;
-use std::task::Poll;
 
 use super::answer;
-use super::connection::{Client, Next, WRITE_STALL_MS};
+use super::connection::{Client, Next};
 use super::core::Core;
-use super::exchange::{self, Attempt, Begun, Exchange, FIRST_TOKEN, fill_slices};
+use super::exchange::{self, Attempt, Begun, Exchange, FIRST_TOKEN};
 use super::frames::{End, Frames, Outgoing, Segment};
 use super::plan::Plan;
 use super::reply::{Failure, Head};
 use super::ticket::Ticket;
 use super::upstream;
+use crate::http1::write;
 use crate::replicas::Failure as ReplicaFailure;
 use crate::usage::Outcome;
 
-/// Slices of one send.
-const SLICES_MAX: usize = 16;
 /// Reads of one stream in one turn of the core.
 const READS_A_TURN: u32 = 8;
-/// The last chunk with its empty trailer section.
-const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Relays an answer to its end, from another replica again while no content has been passed on.
 ///
@@ -84,11 +78,10 @@ async fn stream(
     loop {
         let complete = frames.end == Some(End::Complete);
         let last = complete && plan.outgoing == Outgoing::Chunked;
-        let tail = if last { LAST_CHUNK } else { b"" };
-        if !send(core, client, &head, &frames, &exchange, tail).await {
-            client.left();
+        let tail = if last { write::LAST_CHUNK } else { b"" };
+        if let Err(gone) = send(core, client, &head, &frames, &exchange, tail).await {
             ticket.saw(&frames.seen);
-            return Err(Failure::ClientGone);
+            return Err(gone);
         }
         ticket.head_sent = true;
         head.clear();
@@ -183,9 +176,7 @@ pub(super) async fn fail_in_band(
     let event = failure.event();
     let mut out = Vec::with_capacity(event.len() + 16);
     if ticket.chunked() {
-        crate::http1::write::chunk_header(&mut out, event.len());
-        out.extend_from_slice(&event);
-        out.extend_from_slice(b"\r\n");
+        write::chunk(&mut out, &event);
     } else {
         out.extend_from_slice(&event);
     }
@@ -268,8 +259,7 @@ fn write_head(out: &mut Vec<u8>, plan: &Plan<'_>, ticket: &Ticket<'_>) {
     }
 }
 
-/// Sends head, segments and tail, as much at once as the socket takes. False: the client has gone
-/// or reads nothing any more.
+/// Sends head, segments and tail.
 async fn send(
     core: &Core,
     client: &mut Client,
@@ -277,7 +267,7 @@ async fn send(
     frames: &Frames,
     exchange: &Exchange,
     tail: &[u8],
-) -> bool {
+) -> Result<(), Failure> {
     let received = exchange.inbox.filled();
     let segment = |segment: &Segment| match segment {
         Segment::Raw(range) => received.get(range.clone()).unwrap_or_default(),
@@ -287,32 +277,5 @@ async fn send(
         let segments = frames.segments.iter().map(segment);
         std::iter::once(head).chain(segments).chain(std::iter::once(tail))
     };
-    let total: usize = pieces().map(<[u8]>::len).sum();
-    let mut sent = 0;
-    let mut blocked = false;
-    poll_fn(|cx| {
-        while sent < total {
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let n = fill_slices(&mut slices, pieces(), sent);
-            let slices = slices.get(..n).unwrap_or_default();
-            match client.stream.poll_send_vectored(cx, slices) {
-                Poll::Ready(Ok(n)) => {
-                    sent = sent.saturating_add(n);
-                    blocked = false;
-                }
-                Poll::Ready(Err(_)) => return Poll::Ready(false),
-                Poll::Pending => {
-                    if !blocked {
-                        blocked = true;
-                        client.deadline.set(WRITE_STALL_MS);
-                    }
-                    let over = client.poll_gone(cx, core).is_ready()
-                        || client.deadline.poll(cx).is_ready();
-                    return if over { Poll::Ready(false) } else { Poll::Pending };
-                }
-            }
-        }
-        Poll::Ready(true)
-    })
-    .await
+    client.send_pieces(core, pieces).await
 }

@@ -1,7 +1,8 @@
-//! A place in the connection's buffer that stays right when the buffer grows or moves.
+//! A place in a buffer or body, kept instead of a borrow: it stays right when the buffer grows or
+//! moves.
 
 /// Byte range inside the connection's buffer; survives the buffer's growth.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 pub struct Span {
     /// Offset of the first byte.
     pub start: u32,
@@ -12,13 +13,22 @@ pub struct Span {
 impl Span {
     /// The bytes of this range; empty if `buf` does not hold all of them.
     pub fn of<'b>(&self, buf: &'b [u8]) -> &'b [u8] {
-        let start = self.start as usize;
-        buf.get(start..start.saturating_add(self.len as usize)).unwrap_or_default()
+        buf.get(self.start()..self.end()).unwrap_or_default()
+    }
+
+    /// The range from `start` up to `end`. What is received is bounded far below 4 GiB.
+    pub fn between(start: usize, end: usize) -> Span {
+        Span { start: start as u32, len: end.saturating_sub(start) as u32 }
+    }
+
+    /// Offset of the first byte.
+    pub fn start(&self) -> usize {
+        self.start as usize
     }
 
     /// Offset after the last byte.
-    pub fn end(&self) -> u32 {
-        self.start.saturating_add(self.len)
+    pub fn end(&self) -> usize {
+        self.start().saturating_add(self.len as usize)
     }
 
     /// True if there is not a byte in it.

@@ -84,6 +84,15 @@ pub fn chunk_header(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(CRLF);
 }
 
+/// Appends a whole chunk; nothing for an empty payload, which would end the body.
+pub fn chunk(out: &mut Vec<u8>, payload: &[u8]) {
+    if !payload.is_empty() {
+        chunk_header(out, payload.len());
+        out.extend_from_slice(payload);
+        out.extend_from_slice(CRLF);
+    }
+}
+
 /// The reason phrase of a status (RFC 9110 15, RFC 6585); empty for those that we do not know.
 pub fn reason(status: u16) -> &'static str {
     match status {

@@ -21,7 +21,7 @@ mod sys;
 
 pub use driver::{Driver, DriverChoice, DriverError, run};
 pub use listener::{Listener, bind_reuseport};
-pub use stream::{Stream, connect};
+pub use stream::{SEND_SLICES_MAX, Stream, connect, fill_slices};
 
 /// Spawns a task on this core.
 pub fn spawn(task: impl Future<Output = ()> + 'static) {

@@ -13,7 +13,7 @@ use super::ready::{Wait, slot};
 use super::sys::fd;
 
 /// The largest number of buffers that one vectored send passes on.
-const SEND_SLICES_MAX: usize = 16;
+pub const SEND_SLICES_MAX: usize = 16;
 
 /// A connected socket: `TCP_NODELAY`, non-blocking, readiness first.
 ///
@@ -228,6 +228,26 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.shut();
     }
+}
+
+/// Puts `pieces` but for their first `skip` bytes into `slices`; answers those that it filled.
+pub fn fill_slices<'s, 'a>(
+    slices: &'s mut [IoSlice<'a>],
+    pieces: impl Iterator<Item = &'a [u8]>,
+    mut skip: usize,
+) -> &'s [IoSlice<'a>] {
+    let mut n = 0;
+    for piece in pieces {
+        let rest = piece.get(skip..).unwrap_or_default();
+        skip = skip.saturating_sub(piece.len());
+        if rest.is_empty() {
+            continue;
+        }
+        let Some(slot) = slices.get_mut(n) else { break };
+        *slot = IoSlice::new(rest);
+        n += 1;
+    }
+    slices.get(..n).unwrap_or_default()
 }
 
 /// Connects to `addr`. It has no time limit of its own; the attempt may be given up at any time.

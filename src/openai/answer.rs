@@ -78,8 +78,8 @@ impl Facts {
         scanner.object(|scanner, key| facts.member(scanner, key.name, json))?;
         scanner.finish()?;
         // vLLM before 0.10: {"object":"error","message":...}; responses: {"type":"error",...}.
-        let flat = facts.object.within(json) == b"\"error\""
-            || facts.kind.within(json) == b"\"error\"" && facts.flat.message.len > 0;
+        let flat = facts.object.of(json) == b"\"error\""
+            || facts.kind.of(json) == b"\"error\"" && facts.flat.message.len > 0;
         if flat && facts.error.is_none() {
             facts.error = Some(EngineError { kind: facts.kind, ..facts.flat });
         }
@@ -124,7 +124,7 @@ impl Facts {
     fn finish(&mut self, reason: Value, json: &[u8]) {
         if reason.kind != Kind::Null {
             self.finish = true;
-            self.abort |= inner(reason.span.within(json)) == b"abort";
+            self.abort |= inner(reason.span.of(json)) == b"abort";
         }
     }
 
@@ -142,7 +142,7 @@ impl Facts {
                     role |= key.name == b"role";
                     other |= key.name != b"role"
                         && value.kind != Kind::Null
-                        && value.span.within(json) != b"\"\"";
+                        && value.span.of(json) != b"\"\"";
                     Ok::<(), Error>(())
                 })?;
                 role &= !other;
@@ -238,7 +238,7 @@ impl Counts {
         if value.kind == Kind::Null {
             return;
         }
-        let digits = std::str::from_utf8(value.span.within(json)).unwrap_or_default();
+        let digits = std::str::from_utf8(value.span.of(json)).unwrap_or_default();
         let number = digits.parse().ok().filter(|number| *number <= TOKENS_MAX);
         self.odd |= number.is_none() || place(self).is_some();
         *place(self) = number;
@@ -254,7 +254,7 @@ impl Counts {
 }
 
 fn status(code: Value, json: &[u8]) -> Option<u16> {
-    let digits = std::str::from_utf8(code.span.within(json)).ok()?;
+    let digits = std::str::from_utf8(code.span.of(json)).ok()?;
     digits.parse().ok().filter(|status| (100..600).contains(status))
 }
 

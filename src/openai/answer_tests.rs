@@ -42,9 +42,9 @@ fn recorded_bodies_are_read_as_serde_json_reads_them() {
         assert_eq!(answer.error.is_some(), error.is_object(), "{name}");
         if let Some(read) = answer.error {
             assert_eq!(read.code.map(u64::from), error["code"].as_u64(), "{name}");
-            let message = super::super::json::text(read.message.within(&capture.body));
+            let message = super::super::json::text(read.message.of(&capture.body));
             assert_eq!(Some(&*message), error["message"].as_str(), "{name}");
-            let kind = super::super::json::text(read.kind.within(&capture.body));
+            let kind = super::super::json::text(read.kind.of(&capture.body));
             assert_eq!(Some(&*kind), error["type"].as_str(), "{name}");
             errors += 1;
         }

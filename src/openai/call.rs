@@ -156,8 +156,8 @@ impl Call {
         let model = self.model.as_ref()?;
         match &model.decoded {
             Some(text) => Some(text),
-            None if model.in_form => std::str::from_utf8(model.span.within(body)).ok(),
-            None => std::str::from_utf8(json::inner(model.span.within(body))).ok(),
+            None if model.in_form => std::str::from_utf8(model.span.of(body)).ok(),
+            None => std::str::from_utf8(json::inner(model.span.of(body))).ok(),
         }
     }
 
@@ -337,7 +337,7 @@ impl Reader<'_> {
         if value.kind != Kind::String {
             return Err(BodyError::value("model", "model must be a string", value.span));
         }
-        let quoted = value.span.within(self.body);
+        let quoted = value.span.of(self.body);
         let decoded = memchr::memchr(b'\\', quoted).map(|_| json::text(quoted));
         if decoded.as_ref().map_or(quoted.len() - 2, String::len) > MODEL_BYTES_MAX {
             let message = "model must be a string of at most 1024 bytes";
@@ -356,7 +356,7 @@ impl Reader<'_> {
             _ => (1, TOKENS_MAX),
         };
         let read = (value.kind == Kind::Number)
-            .then(|| integer(value.span.within(self.body)))
+            .then(|| integer(value.span.of(self.body)))
             .flatten()
             .filter(|number| (least..=most).contains(number));
         let Some(number) = read else {

@@ -207,7 +207,7 @@ fn what_only_policy_may_allow_is_listed() {
     let listed: Vec<_> = call
         .policy_fields
         .iter()
-        .map(|f| (f.name, std::str::from_utf8(f.member.within(body.as_bytes())).unwrap(), f.index))
+        .map(|f| (f.name, std::str::from_utf8(f.member.of(body.as_bytes())).unwrap(), f.index))
         .collect();
     assert_eq!(
         listed,

@@ -226,7 +226,7 @@ mod tests {
     fn a_model_id_keeps_its_slashes() {
         let path = b"/v1/models/meta-llama/Llama-3.1-8B";
         let Ok(Endpoint::Model(id)) = route(Method::Get, path) else { panic!("not a model") };
-        assert_eq!(id.within(path), b"meta-llama/Llama-3.1-8B");
+        assert_eq!(id.of(path), b"meta-llama/Llama-3.1-8B");
     }
 
     #[test]

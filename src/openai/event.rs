@@ -168,7 +168,7 @@ fn chunk(facts: Facts) -> EventFacts {
 }
 
 fn response_event(facts: Facts, data: &[u8]) -> EventFacts {
-    let kind = json::inner(facts.kind.within(data));
+    let kind = json::inner(facts.kind.of(data));
     let ends = matches!(kind, b"response.completed" | b"response.failed" | b"response.incomplete");
     let opens = matches!(
         kind,
@@ -183,7 +183,7 @@ fn response_event(facts: Facts, data: &[u8]) -> EventFacts {
 }
 
 fn message_event(facts: Facts, data: &[u8]) -> EventFacts {
-    let kind = json::inner(facts.kind.within(data));
+    let kind = json::inner(facts.kind.of(data));
     let opens = matches!(kind, b"message_start" | b"content_block_start" | b"ping");
     EventFacts { ends_stream: kind == b"message_stop", ..typed(facts, opens) }
 }

@@ -234,7 +234,7 @@ fn other_errors_are_errors() {
         ),
     ] {
         let EventKind::Error(error) = read(endpoint, data).kind else { panic!("{data}") };
-        assert_eq!((error.code, error.message.within(data.as_bytes())), (code, &b"\"m\""[..]));
+        assert_eq!((error.code, error.message.of(data.as_bytes())), (code, &b"\"m\""[..]));
     }
     let failed = r#"{"type":"response.failed","response":{"error":null}}"#;
     assert!(read(Endpoint::Responses, failed).ends_stream);

@@ -142,7 +142,7 @@ impl<'a> Scanner<'a> {
             let mut buffer = [0; KEY_BYTES_MAX];
             let bytes = self.bytes;
             let span = self.key()?;
-            let name = key_name(span.within(bytes), &mut buffer);
+            let name = key_name(span.of(bytes), &mut buffer);
             member(self, Key { name, span, index })?;
             index += 1;
         }

@@ -29,8 +29,8 @@ pub mod json;
 pub mod models;
 pub mod multipart;
 mod prompt;
-mod span;
 
+pub use crate::http1::Span;
 pub use answer::{Answer, EngineError, Usage, read_answer};
 pub use call::{Call, read_call};
 pub use edit::Edits;
@@ -38,4 +38,3 @@ pub use endpoint::{Endpoint, Method, RouteError, route};
 pub use error::{ApiError, BodyError, BodyErrorCode};
 pub use event::{EventFacts, EventKind, EventReader};
 pub use prompt::{PROMPTS_MAX, Prompt};
-pub use span::Span;

@@ -127,7 +127,7 @@ fn token_list(
 
 fn token(scanner: &mut Scanner<'_>, body: &[u8], field: &'static str) -> Result<(), BodyError> {
     let value = scanner.value()?;
-    let id = (value.kind == Kind::Number).then(|| integer(value.span.within(body))).flatten();
+    let id = (value.kind == Kind::Number).then(|| integer(value.span.of(body))).flatten();
     if id.is_none_or(|id| id > TOKEN_ID_MAX) {
         let message = format!("{field} holds something that is not a token id");
         return Err(BodyError::value(field, message, value.span));

@@ -22,9 +22,7 @@ impl Refusal {
 
     /// The body of the answer.
     pub(super) fn json(&self, out: &mut Vec<u8>) {
-        let quoted = |text: &str| Value::from(text).to_string();
-        let param = self.param.as_deref().map_or("null".to_owned(), quoted);
-        let (message, kind) = (quoted(&self.message), quoted(self.kind));
+        let (message, kind, param) = self.quoted();
         let status = self.status;
         out.extend_from_slice(
             format!(
@@ -37,9 +35,7 @@ impl Refusal {
 
     /// The event that tells of it within a stream: JSON with spaces, as vLLM writes it there.
     pub(super) fn event(&self, out: &mut Vec<u8>) {
-        let quoted = |text: &str| Value::from(text).to_string();
-        let param = self.param.as_deref().map_or("null".to_owned(), quoted);
-        let (message, kind) = (quoted(&self.message), quoted(self.kind));
+        let (message, kind, param) = self.quoted();
         let status = self.status;
         out.extend_from_slice(
             format!(
@@ -48,6 +44,13 @@ impl Refusal {
             )
             .as_bytes(),
         );
+    }
+
+    /// Message, type and param as JSON.
+    fn quoted(&self) -> (String, String, String) {
+        let quoted = |text: &str| Value::from(text).to_string();
+        let param = self.param.as_deref().map_or("null".to_owned(), quoted);
+        (quoted(&self.message), quoted(self.kind), param)
     }
 
     fn own(param: &str, message: String) -> Refusal {

@@ -14,6 +14,7 @@ use super::connection::Input;
 use super::fault::{Fault, Kind};
 use super::gzip::Gzip;
 use super::replica::Replica;
+use crate::http1::write::LAST_CHUNK;
 use crate::net::{self, Stream};
 
 /// Room before an event for its chunk size (8 hexadecimal digits and CRLF).
@@ -253,13 +254,13 @@ impl Wire {
             self.stream_head(Some(held.len()));
             self.out.extend_from_slice(&held);
         } else if self.held.is_empty() {
-            self.out.extend_from_slice(b"0\r\n\r\n");
+            self.out.extend_from_slice(LAST_CHUNK);
         } else {
             self.event();
             self.body.append(&mut self.held);
             self.frame();
             self.out.extend_from_slice(&self.body[chunk_size_at(&self.body)..]);
-            self.out.extend_from_slice(b"0\r\n\r\n");
+            self.out.extend_from_slice(LAST_CHUNK);
         }
         self.put(0, self.out.len()).await?;
         self.after_response().await

@@ -84,7 +84,7 @@ pub(crate) fn form(bytes: &[u8]) {
     let Ok(call) = multipart::read_call(content_type, body) else { return };
     let model = call.model.as_ref().expect("a form without a model is refused").span;
     let name = call.model_name(body).expect("a model is UTF-8");
-    assert_eq!(name.as_bytes(), model.within(body));
+    assert_eq!(name.as_bytes(), model.of(body));
     assert!(body.starts_with(b"--") && body[model.end()..].starts_with(b"\r\n--"));
 
     let mut edits = Edits::new(&call);
