@@ -13,12 +13,14 @@
 //! ever resolved here (`connect` takes addresses), and no timer is kept: time limits belong to the
 //! caller's sweep.
 
+mod bell;
 mod driver;
 mod listener;
 mod ready;
 mod stream;
 mod sys;
 
+pub use bell::{Bell, Ringer};
 pub use driver::{Driver, DriverChoice, DriverError, run};
 pub use listener::{Listener, bind_reuseport};
 pub use stream::{SEND_SLICES_MAX, Stream, connect, fill_slices};
