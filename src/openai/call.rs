@@ -54,6 +54,15 @@ pub struct Call {
     pub prompt: Prompt,
     /// The `prompt` or `input` value.
     pub prompt_span: Option<Span>,
+    /// `add_special_tokens`: whether the tokenizer adds its own around the text; `None` = as the
+    /// endpoint does by itself.
+    pub add_special_tokens: Option<bool>,
+    /// `truncate_prompt_tokens`: the most tokens of the prompt that the engine keeps.
+    pub truncate: Option<Truncate>,
+    /// `truncation_side` is `"right"` or `"left"`: which end is cut off; `None` = the tokenizer's.
+    pub truncate_right: Option<bool>,
+    /// `prompt_embeds` stands in for a prompt or beside it: its tokens cannot be counted.
+    pub embeds: bool,
     /// Bytes of the string values in messages, prompt and the like: four make about one token.
     pub text_bytes: usize,
     /// `chat_template`, when it is not null: see [`Call::refuse_chat_template`].
@@ -87,6 +96,15 @@ pub struct Count {
     pub value: u64,
     /// Its digits in the body.
     pub span: Span,
+}
+
+/// How many tokens of a prompt the engine keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Truncate {
+    /// What fits into the context (`-1`).
+    ToContext,
+    /// So many.
+    To(u64),
 }
 
 /// `stream_options` that is an object.
@@ -141,7 +159,7 @@ pub fn read_call(endpoint: Endpoint, body: &[u8]) -> Result<Call, BodyError> {
         scanner.finish()?;
         return Err(BodyError::json("the body must be a JSON object", 0));
     }
-    let mut reader = Reader { endpoint, body, call: Call::default(), seen: 0, embeds: false };
+    let mut reader = Reader { endpoint, body, call: Call::default(), seen: 0 };
     let span = scanner.object(|scanner, key| reader.member(scanner, key))?;
     scanner.finish()?;
     reader.call.opened = span.start() + 1;
@@ -210,12 +228,10 @@ struct Reader<'a> {
     call: Call,
     /// A bit for each field read so far, to refuse a second one.
     seen: u32,
-    /// `prompt_embeds` stands in for the prompt.
-    embeds: bool,
 }
 
 /// The fields that we read, by endpoint. The position is the field's bit in [`Reader::seen`].
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 20] = [
     "model",
     "stream",
     "stream_options",
@@ -233,6 +249,9 @@ const FIELDS: [&str; 17] = [
     "prompt_embeds",
     "chat_template",
     "system",
+    "add_special_tokens",
+    "truncate_prompt_tokens",
+    "truncation_side",
 ];
 
 fn reads(endpoint: Endpoint, field: &str) -> bool {
@@ -258,6 +277,10 @@ fn reads(endpoint: Endpoint, field: &str) -> bool {
         "input" => matches!(endpoint, Embeddings | Responses | AudioSpeech),
         "chat_template" => matches!(endpoint, ChatCompletions | Tokenize | Embeddings),
         "system" => matches!(endpoint, Messages | CountTokens),
+        "add_special_tokens" => matches!(endpoint, ChatCompletions | Completions | Tokenize),
+        "truncate_prompt_tokens" | "truncation_side" => {
+            matches!(endpoint, ChatCompletions | Completions)
+        }
         _ => false,
     }
 }
@@ -318,8 +341,13 @@ impl Reader<'_> {
             "echo" => self.call.echo = self.flag(field, scanner.value()?)?.unwrap_or(false),
             "prompt_embeds" => {
                 scanner.value()?;
-                self.embeds = true;
+                self.call.embeds = true;
             }
+            "add_special_tokens" => {
+                self.call.add_special_tokens = self.flag(field, scanner.value()?)?;
+            }
+            "truncate_prompt_tokens" => self.truncate(scanner.value()?)?,
+            "truncation_side" => self.side(scanner.value()?)?,
             "chat_template" => self.call.chat_template = Some(scanner.value()?.span),
             "system" => {
                 scanner.value()?;
@@ -373,6 +401,31 @@ impl Reader<'_> {
             "n" => self.call.n = count,
             _ => self.call.best_of = count,
         }
+        Ok(())
+    }
+
+    fn truncate(&mut self, value: Value) -> Result<(), BodyError> {
+        let number = value.span.of(self.body);
+        self.call.truncate = match integer(number).filter(|number| *number <= TOKENS_MAX) {
+            _ if number == b"-1" => Some(Truncate::ToContext),
+            Some(tokens) if value.kind == Kind::Number => Some(Truncate::To(tokens)),
+            _ => {
+                let message = "truncate_prompt_tokens must be -1 or a number of tokens";
+                return Err(BodyError::value("truncate_prompt_tokens", message, value.span));
+            }
+        };
+        Ok(())
+    }
+
+    fn side(&mut self, value: Value) -> Result<(), BodyError> {
+        self.call.truncate_right = match value.span.of(self.body) {
+            b"\"right\"" => Some(true),
+            b"\"left\"" => Some(false),
+            _ => {
+                let message = "truncation_side must be \"left\" or \"right\"";
+                return Err(BodyError::value("truncation_side", message, value.span));
+            }
+        };
         Ok(())
     }
 
@@ -458,7 +511,7 @@ impl Reader<'_> {
             let span = call.messages_span.unwrap_or_default();
             return Err(BodyError::value("messages", "messages must be a non-empty list", span));
         }
-        if self.endpoint == Endpoint::Completions && call.prompt == Prompt::None && !self.embeds {
+        if self.endpoint == Endpoint::Completions && call.prompt == Prompt::None && !call.embeds {
             return Err(BodyError::value("prompt", "prompt is missing", Span::default()));
         }
         if let (Some(options), false) = (call.stream_options, call.stream) {

@@ -103,6 +103,34 @@ fn counts_are_whole_and_in_range() {
 }
 
 #[test]
+fn what_changes_the_tokens_of_a_prompt_is_read() {
+    let call = read(
+        ChatCompletions,
+        &chat(r#""add_special_tokens":true,"truncate_prompt_tokens":-1,"truncation_side":"left""#),
+    );
+    assert_eq!(call.add_special_tokens, Some(true));
+    assert_eq!((call.truncate, call.truncate_right), (Some(Truncate::ToContext), Some(false)));
+    let call = read(
+        Completions,
+        &completion(
+            r#""truncate_prompt_tokens":7,"truncation_side":"right","add_special_tokens":null"#,
+        ),
+    );
+    assert_eq!(call.add_special_tokens, None);
+    assert_eq!((call.truncate, call.truncate_right), (Some(Truncate::To(7)), Some(true)));
+    for bad in ["-2", "\"1\"", "\"-1\"", "1.5", "true", "1e3"] {
+        let field = "truncate_prompt_tokens";
+        refused(Completions, &completion(&format!("\"{field}\":{bad}")), field);
+    }
+    for bad in ["1", "\"middle\"", "\"Left\"", "[]"] {
+        let field = "truncation_side";
+        refused(Completions, &completion(&format!("\"{field}\":{bad}")), field);
+    }
+    refused(Completions, &completion(r#""add_special_tokens":"yes""#), "add_special_tokens");
+    assert!(read(Completions, r#"{"prompt_embeds":"AA=="}"#).embeds);
+}
+
+#[test]
 fn options_do_not_contradict_each_other() {
     refused(
         ChatCompletions,
