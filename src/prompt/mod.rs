@@ -5,3 +5,4 @@
 //! core that uses them.
 
 pub mod blocks;
+pub mod standing;
