@@ -25,6 +25,7 @@ mod reply;
 mod request;
 mod retry;
 mod shared;
+mod side;
 mod supervise;
 mod sweep;
 mod ticket;
