@@ -50,6 +50,10 @@ pub struct Call {
     pub messages_span: Option<Span>,
     /// Tools offered.
     pub tools: usize,
+    /// The `tools` value.
+    pub tools_span: Option<Span>,
+    /// The `system` value (messages) or `instructions` (responses).
+    pub system_span: Option<Span>,
     /// What `prompt` or `input` holds.
     pub prompt: Prompt,
     /// The `prompt` or `input` value.
@@ -231,7 +235,7 @@ struct Reader<'a> {
 }
 
 /// The fields that we read, by endpoint. The position is the field's bit in [`Reader::seen`].
-const FIELDS: [&str; 20] = [
+const FIELDS: [&str; 21] = [
     "model",
     "stream",
     "stream_options",
@@ -252,7 +256,11 @@ const FIELDS: [&str; 20] = [
     "add_special_tokens",
     "truncate_prompt_tokens",
     "truncation_side",
+    "instructions",
 ];
+
+/// Fields whose strings are text for the model.
+const TEXTS: [&str; 6] = ["messages", "prompt", "input", "tools", "system", "instructions"];
 
 fn reads(endpoint: Endpoint, field: &str) -> bool {
     use Endpoint::{
@@ -277,9 +285,12 @@ fn reads(endpoint: Endpoint, field: &str) -> bool {
         "input" => matches!(endpoint, Embeddings | Responses | AudioSpeech),
         "chat_template" => matches!(endpoint, ChatCompletions | Tokenize | Embeddings),
         "system" => matches!(endpoint, Messages | CountTokens),
-        "add_special_tokens" => matches!(endpoint, ChatCompletions | Completions | Tokenize),
+        "instructions" => endpoint == Responses,
+        "add_special_tokens" => {
+            matches!(endpoint, ChatCompletions | Completions | Embeddings | Tokenize)
+        }
         "truncate_prompt_tokens" | "truncation_side" => {
-            matches!(endpoint, ChatCompletions | Completions)
+            matches!(endpoint, ChatCompletions | Completions | Embeddings)
         }
         _ => false,
     }
@@ -328,7 +339,8 @@ impl Reader<'_> {
                 self.call.messages_span = Some(span);
             }
             "tools" => {
-                self.list(scanner, field, TOOLS_MAX, |call| &mut call.tools)?;
+                let span = self.list(scanner, field, TOOLS_MAX, |call| &mut call.tools)?;
+                self.call.tools_span = Some(span);
             }
             "prompt" | "input" => {
                 let items = self.endpoint != Endpoint::Completions;
@@ -349,12 +361,10 @@ impl Reader<'_> {
             "truncate_prompt_tokens" => self.truncate(scanner.value()?)?,
             "truncation_side" => self.side(scanner.value()?)?,
             "chat_template" => self.call.chat_template = Some(scanner.value()?.span),
-            "system" => {
-                scanner.value()?;
-            }
+            "system" | "instructions" => self.call.system_span = Some(scanner.value()?.span),
             _ => self.number(field, scanner.value()?)?,
         }
-        if matches!(field, "messages" | "prompt" | "input" | "tools" | "system") {
+        if TEXTS.contains(&field) {
             self.call.text_bytes += scanner.string_bytes() - before;
         }
         Ok(())

@@ -38,6 +38,16 @@ impl Root {
         }
         Root(xxh3_128(&bytes))
     }
+
+    /// The start behind `bytes` that are compared as a whole: the tools of a chat, which a
+    /// template writes before its messages.
+    #[must_use]
+    pub fn behind(self, bytes: &[u8]) -> Root {
+        let mut all = Vec::with_capacity(16 + bytes.len());
+        all.extend_from_slice(&self.0.to_le_bytes());
+        all.extend_from_slice(bytes);
+        Root(xxh3_128(&all))
+    }
 }
 
 /// Appends the hash of each full block of `block_tokens` in `ids` to `out`. Nothing for a block

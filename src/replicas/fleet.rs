@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 
@@ -11,6 +11,7 @@ use super::health::Health;
 use super::ledger::Ledger;
 use crate::config;
 use crate::openai::models::Entry;
+use crate::prompt::standing::Standing;
 
 /// One vLLM server.
 pub struct Replica {
@@ -34,6 +35,8 @@ pub struct Replica {
     pub ledger: Arc<Ledger>,
     /// Its `/v1/models`, as last learned; `None` until it answered once.
     pub models: ArcSwapOption<Vec<Entry>>,
+    /// Tokens in a block of its KV cache, as its metrics tell; 0 = not learned.
+    pub block_tokens: AtomicU32,
 }
 
 impl Replica {
@@ -51,6 +54,7 @@ impl Replica {
             health: Health::default(),
             ledger: Arc::new(Ledger::new(cores)),
             models: ArcSwapOption::empty(),
+            block_tokens: AtomicU32::new(0),
         }
     }
 }
@@ -65,6 +69,25 @@ pub struct Pool {
     pub api_key: Option<config::Secret>,
     /// Prices for usage records.
     pub price: Option<config::Price>,
+    /// How its prompts are counted, and how far that can be trusted.
+    pub prompts: Standing,
+    /// Configured tokens in a block of the KV cache.
+    block_tokens: Option<u32>,
+}
+
+impl Pool {
+    /// Tokens in a block of its replicas' KV cache, as configured or learned; 0 = not known, or
+    /// the replicas differ, so that no block of one is a block of another.
+    #[must_use]
+    pub fn block_tokens(&self) -> u32 {
+        if let Some(configured) = self.block_tokens {
+            return configured;
+        }
+        let learned = self.replicas.iter().map(|r| r.block_tokens.load(Ordering::Relaxed));
+        let mut learned = learned.filter(|tokens| *tokens != 0);
+        let first = learned.next().unwrap_or(0);
+        if learned.all(|tokens| tokens == first) { first } else { 0 }
+    }
 }
 
 /// What a requested name stands for.
@@ -78,6 +101,9 @@ pub struct Served {
     pub adapter: Option<Arc<str>>,
     /// Which replicas of the pool serve it; `None` = all.
     pub holders: Option<Vec<bool>>,
+    /// Tokens that prompt and answer may have together: as configured, or the least that a
+    /// replica tells; `None` = not known.
+    pub context_tokens: Option<u64>,
 }
 
 impl Served {
@@ -133,6 +159,8 @@ impl Fleet {
                     replicas: replicas.collect(),
                     api_key: pool.api_key.clone(),
                     price: pool.price,
+                    prompts: Standing::default(),
+                    block_tokens: pool.block_size.and_then(|tokens| tokens.try_into().ok()),
                 })
             })
             .collect();
@@ -199,11 +227,16 @@ impl Names {
             };
             learned.iter().map(holds).collect::<Vec<_>>()
         };
+        let context = |id: &str| {
+            let told = lists().filter(|e| e.id == id).filter_map(|e| e.max_model_len).min();
+            settings.context_tokens.or(told)
+        };
         let own = model.as_ref().map(|model| Served {
             pool: index,
             upstream: model.as_str().into(),
             adapter: None,
             holders: settings.model.is_none().then(|| holders(model)),
+            context_tokens: context(model),
         });
         if let Some(own) = own {
             let entry = lists().find(|e| *e.id == *own.upstream);
@@ -224,6 +257,9 @@ impl Names {
                 upstream: entry.id.as_str().into(),
                 adapter: entry.parent.is_some().then(|| entry.id.as_str().into()),
                 holders: Some(holders(&entry.id)),
+                // vLLM tells none for an adapter, whose context is its base model's.
+                context_tokens: context(&entry.id)
+                    .or_else(|| entry.parent.as_deref().and_then(context)),
             };
             self.claim(&entry.id, served);
             self.show(entry.clone());

@@ -7,6 +7,7 @@
 
 mod fleet;
 mod health;
+mod learn;
 mod ledger;
 pub mod probe;
 

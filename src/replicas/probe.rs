@@ -6,15 +6,17 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::fleet::{Pool, Replica};
+use super::learn;
 use crate::openai::models::{self, Entry};
 
 /// Between two probes of one replica. vLLM answers `/health` from its one event loop: gently.
@@ -24,8 +26,8 @@ const MODELS_EVERY: u32 = 10;
 /// A probe that takes longer has failed: a replica that is only busy answers in milliseconds, and
 /// its requests prove it anyway.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Largest `/v1/models` that is read: thousands of adapters.
-const MODELS_BYTES_MAX: usize = 8 << 20;
+/// Largest answer that is read: a `/v1/models` of thousands of adapters.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
 
 /// Probes `replica` until the task is dropped; `learned` is called when its models have changed.
 pub async fn watch(pool: Arc<Pool>, replica: Arc<Replica>, learned: impl Fn()) {
@@ -69,13 +71,17 @@ async fn probe(
     round: &mut u32,
     learned: &impl Fn(),
 ) -> bool {
-    if !matches!(get(pool, replica, addr, "/health").await, Some((200, _))) {
+    let at = Target { pool, replica, addr };
+    if !matches!(at.get("/health").await, Some((200, _))) {
         *round = 0;
         return false;
     }
+    if *round == 0 {
+        facts(&at).await;
+    }
     let due = round.is_multiple_of(MODELS_EVERY) || replica.models.load().is_none();
     if due
-        && let Some((200, body)) = get(pool, replica, addr, "/v1/models").await
+        && let Some((200, body)) = at.get("/v1/models").await
         && let Ok(list) = models::parse(&body)
         && replica.models.load_full().is_none_or(|known| !same(&known, &list))
     {
@@ -86,31 +92,70 @@ async fn probe(
     true
 }
 
-/// The same names: `created` and permission ids differ at each asking.
-fn same(a: &[Entry], b: &[Entry]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.id == b.id && a.parent == b.parent)
+/// What does not change while a replica runs, asked for when it has come (back).
+async fn facts(at: &Target<'_>) {
+    if let Some((200, page)) = at.get("/metrics").await
+        && let Some(tokens) = learn::block_tokens(&page)
+    {
+        at.replica.block_tokens.store(tokens, Relaxed);
+    }
+    // One sample of the vocabulary, so that the first prompts are not priced by a rule of thumb.
+    let asked = serde_json::json!({"prompt": learn::SAMPLE}).to_string();
+    if let Some((200, answer)) = at.post("/tokenize", asked).await
+        && let Some(tokens) = learn::token_count(&answer)
+    {
+        at.pool.prompts.learn(learn::SAMPLE.len() as u64, tokens);
+    }
 }
 
-/// Status and body of one GET on a connection of its own; `None` on any failure.
-async fn get(pool: &Pool, replica: &Replica, addr: SocketAddr, path: &str) -> Option<(u16, Bytes)> {
-    let exchange = async {
-        let socket = TcpStream::connect(addr).await.ok()?;
-        let (mut send, connection) = http1::handshake(TokioIo::new(socket)).await.ok()?;
-        let mut request = hyper::Request::get(path).header("host", &replica.authority);
-        if let Some(key) = &pool.api_key {
-            request = request.header("authorization", format!("Bearer {}", key.expose()));
-        }
-        let request = request.body(Empty::<Bytes>::new()).ok()?;
-        let answer = async {
-            let response = send.send_request(request).await.ok()?;
-            let status = response.status().as_u16();
-            let body = Limited::new(response.into_body(), MODELS_BYTES_MAX);
-            Some((status, body.collect().await.ok()?.to_bytes()))
+/// The same names with the same context: `created` and permission ids differ at each asking.
+fn same(a: &[Entry], b: &[Entry]) -> bool {
+    let facts = |e: &Entry| (e.id.clone(), e.parent.clone(), e.max_model_len);
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| facts(a) == facts(b))
+}
+
+/// Whom a probe asks.
+struct Target<'t> {
+    pool: &'t Pool,
+    replica: &'t Replica,
+    addr: SocketAddr,
+}
+
+impl Target<'_> {
+    async fn get(&self, path: &str) -> Option<(u16, Bytes)> {
+        self.ask(hyper::Request::get(path), String::new()).await
+    }
+
+    async fn post(&self, path: &str, json: String) -> Option<(u16, Bytes)> {
+        let request = hyper::Request::post(path).header("content-type", "application/json");
+        self.ask(request, json).await
+    }
+
+    /// Status and body of one exchange on a connection of its own; `None` on any failure.
+    async fn ask(
+        &self,
+        request: hyper::http::request::Builder,
+        body: String,
+    ) -> Option<(u16, Bytes)> {
+        let exchange = async {
+            let socket = TcpStream::connect(self.addr).await.ok()?;
+            let (mut send, connection) = http1::handshake(TokioIo::new(socket)).await.ok()?;
+            let mut request = request.header("host", &self.replica.authority);
+            if let Some(key) = &self.pool.api_key {
+                request = request.header("authorization", format!("Bearer {}", key.expose()));
+            }
+            let request = request.body(Full::new(Bytes::from(body))).ok()?;
+            let answer = async {
+                let response = send.send_request(request).await.ok()?;
+                let status = response.status().as_u16();
+                let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+                Some((status, body.collect().await.ok()?.to_bytes()))
+            };
+            tokio::select! {
+                answer = answer => answer,
+                _ = async { let _ = connection.await; std::future::pending::<()>().await } => None,
+            }
         };
-        tokio::select! {
-            answer = answer => answer,
-            _ = async { let _ = connection.await; std::future::pending::<()>().await } => None,
-        }
-    };
-    tokio::time::timeout(PROBE_TIMEOUT, exchange).await.ok()?
+        tokio::time::timeout(PROBE_TIMEOUT, exchange).await.ok()?
+    }
 }
