@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::exposition::Page;
+use super::prompts::prompts;
 use super::server::View;
 use super::shard::{Phase, PoolCells, Shard, Stage};
 use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
@@ -22,6 +23,7 @@ pub(super) fn page(view: &View) -> String {
     pools(&mut page, view);
     gateway(&mut page, view);
     fleet(&mut page, view);
+    prompts(&mut page, view);
     usage(&mut page, view);
     page.into_text()
 }

@@ -5,6 +5,7 @@
 
 mod exposition;
 mod metrics;
+mod prompts;
 mod server;
 mod shard;
 mod status;

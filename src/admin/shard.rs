@@ -12,6 +12,8 @@ use crate::usage::Outcome;
 pub enum Stage {
     /// From the first byte of a request to its tenant, body and call.
     Auth,
+    /// Template, tokens and block hashes of the prompt.
+    Tokenize,
     /// Choosing the replica.
     Route,
     /// A connection to it.
@@ -22,8 +24,9 @@ pub enum Stage {
 
 impl Stage {
     /// All stages with their label.
-    pub const ALL: [(Stage, &'static str); 4] = [
+    pub const ALL: [(Stage, &'static str); 5] = [
         (Stage::Auth, "auth"),
+        (Stage::Tokenize, "tokenize"),
         (Stage::Route, "route"),
         (Stage::Connect, "connect"),
         (Stage::Total, "total"),
@@ -74,7 +77,7 @@ pub struct PoolCells {
 #[derive(Debug, Default)]
 pub struct Shard {
     /// Time by stage, in the order of [`Stage::ALL`].
-    stages: [Histogram; 4],
+    stages: [Histogram; 5],
     /// From noticing that the client has gone to having closed the replica's connection, in the
     /// order of [`Phase::ALL`].
     cancels: [Histogram; 4],

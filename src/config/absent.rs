@@ -21,8 +21,6 @@ const ABSENT: &[(&str, &str, Verdict)] = &[
     ("server", "h2c", Warn("clients get HTTP/1.1")),
     ("pool", "discover", Warn("only the listed replicas are used")),
     ("pool", "tokenizer", Warn("token counts come from the engine")),
-    ("pool", "context_tokens", Warn("the engine checks the context")),
-    ("pool", "block_size", Warn("no block is hashed")),
     ("pool", "kv_events", Warn("no prefix index")),
     ("pool", "adapters", Warn("adapters are not loaded on demand")),
     ("pool", "role", Warn("the pool serves whole requests")),

@@ -20,6 +20,7 @@ mod idle;
 mod local;
 mod plan;
 mod process;
+mod prompt;
 mod relay;
 mod reply;
 mod request;

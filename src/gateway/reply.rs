@@ -33,6 +33,16 @@ pub(super) enum Failure {
     Body(BodyError),
     /// A named model is not served, or not to this tenant.
     ModelNotFound(String),
+    /// Prompt and answer do not fit into the context; all counts in tokens.
+    ContextLength {
+        context: u64,
+        /// The prompt's; 0 when it is not known exactly.
+        tokens: u64,
+        /// What the call asks for, if anything.
+        output: Option<u64>,
+        /// The field that holds the prompt.
+        param: &'static str,
+    },
     /// No model was named and there is more than one.
     ModelMissing,
     NoHealthyReplica,
@@ -66,6 +76,26 @@ impl Said<'_> {
 
 fn said<'f>(status: u16, code: &'static str, message: impl Into<Cow<'f, str>>) -> Said<'f> {
     Said { status, code, param: None, message: message.into() }
+}
+
+/// As OpenAI words it.
+fn context_message(context: u64, tokens: u64, output: Option<u64>, param: &str) -> String {
+    let most = format!("This model's maximum context length is {context} tokens.");
+    match output {
+        Some(output) if tokens == 0 => format!(
+            "{most} However, you requested {output} tokens in the completion alone. \
+             Please reduce the length of the completion."
+        ),
+        Some(output) => format!(
+            "{most} However, you requested {} tokens ({tokens} in the {param}, {output} in the \
+             completion). Please reduce the length of the {param} or completion.",
+            tokens.saturating_add(output)
+        ),
+        None => format!(
+            "{most} However, your {param} resulted in {tokens} tokens. \
+             Please reduce the length of the {param}."
+        ),
+    }
 }
 
 impl Failure {
@@ -102,6 +132,10 @@ impl Failure {
                 let message =
                     format!("The model `{model}` does not exist or you do not have access to it.");
                 Said { param: Some("model"), ..said(404, "model_not_found", message) }
+            }
+            Failure::ContextLength { context, tokens, output, param } => {
+                let message = context_message(*context, *tokens, *output, param);
+                Said { param: Some(param), ..said(400, "context_length_exceeded", message) }
             }
             Failure::ModelMissing => {
                 let said = said(400, "invalid_value", "You must provide a model.");

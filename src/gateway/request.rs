@@ -1,6 +1,6 @@
 //! THE PATH of a request, stage by stage. Each stage hands a value to the next, so that one cannot
-//! be skipped: head -> endpoint -> tenant -> body -> call -> served name -> record slot -> exchange
-//! -> outcome -> usage record.
+//! be skipped: head -> endpoint -> tenant -> body -> call -> served name -> prompt -> record slot ->
+//! exchange -> outcome -> usage record.
 
 use std::rc::Rc;
 
@@ -9,6 +9,7 @@ use super::connection::{Client, Next};
 use super::core::Core;
 use super::local;
 use super::plan::Plan;
+use super::prompt::{self, Asked};
 use super::relay;
 use super::reply::Failure;
 use super::shared::Published;
@@ -55,11 +56,19 @@ async fn stages(
     ticket.caller(endpoint, tenant.key_id, published.tenant(tenant));
     plain_body(client, head)?;
     let body = body::read(core, client, head, published.body_bytes_max).await?;
-    let (call, edits, served) = understand(client, head, endpoint, &body, published, tenant)?;
-    let plan = Plan::new(client, head, (endpoint, &call), edits, body, served, published)?;
-    ticket.called(&call, plan.body.bytes(client), &plan.served, &plan.pool);
-    ticket.reserve()?;
+    let (call, mut edits, served) = understand(client, head, endpoint, &body, published, tenant)?;
+    let pool = published.fleet.pools.get(served.pool).ok_or(Failure::NoHealthyReplica)?;
+    ticket.called(&call, body.bytes(client), &served, pool);
     ticket.stage_ended(Stage::Auth);
+    let asked = Asked { endpoint, call: &call, served: &served, pool };
+    let prompt = prompt::read(&asked, client, &body)?;
+    if let Some(tokens) = prompt::room(&asked, &prompt) {
+        edits.set_max_tokens(&call, tokens);
+    }
+    ticket.prompted(&call, prompt);
+    ticket.stage_ended(Stage::Tokenize);
+    let plan = Plan::new(client, head, (endpoint, &call), edits, body, served, published)?;
+    ticket.reserve()?;
     let exchange = upstream::open(core, client, &plan, ticket).await?;
     relay::run(core, client, &plan, exchange, ticket).await
 }

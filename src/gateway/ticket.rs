@@ -10,6 +10,8 @@ use super::reply::{Failure, Head};
 use crate::admin::{Phase, Stage};
 use crate::http1::{RequestHead, ResponseHead, Version, write};
 use crate::openai::{Call, Endpoint, Usage};
+use crate::prompt::standing::Verdict;
+use crate::prompt::{Basis, Prompt};
 use crate::replicas::{Pool, Replica, Served};
 use crate::runtime::clock;
 use crate::tenants::KeyId;
@@ -19,8 +21,6 @@ use crate::usage::{Outcome, Slot, SmallId, TokensSource, UsageRecord};
 pub(super) const CALLERS_LIMIT: &str = "x-request-deadline-ms";
 /// Longest id of a caller's that is kept.
 const REQUEST_ID_BYTES_MAX: usize = 64;
-/// Bytes of text that make about one token, until prompts are tokenized.
-const BYTES_A_TOKEN: u64 = 4;
 /// Output tokens that a request without a limit is expected to make, for the balance.
 const OUTPUT_TOKENS_DEFAULT: u64 = 300;
 /// Callers ask for far more than they get; more than this says nothing of the work.
@@ -51,6 +51,7 @@ pub(super) struct Ticket<'t> {
     seen: Seen,
     usage: Option<Usage>,
     call: Option<Called>,
+    prompt: Option<Prompt>,
     caller: Option<(Endpoint, KeyId, Arc<str>)>,
     slot: Option<Slot>,
     replica: Option<Arc<Replica>>,
@@ -71,7 +72,9 @@ struct Called {
     pool: Arc<Pool>,
     adapter: Option<Arc<str>>,
     stream: bool,
-    input_estimated: u64,
+    /// For the pool's standing: the text's size, and the kind of request.
+    text_bytes: u64,
+    tools: bool,
 }
 
 impl<'t> Ticket<'t> {
@@ -103,6 +106,7 @@ impl<'t> Ticket<'t> {
             seen: Seen::default(),
             usage: None,
             call: None,
+            prompt: None,
             caller: None,
             slot: None,
             replica: None,
@@ -138,17 +142,22 @@ impl<'t> Ticket<'t> {
 
     /// The call is understood.
     pub(super) fn called(&mut self, call: &Call, body: &[u8], served: &Served, pool: &Arc<Pool>) {
-        let input = (call.text_bytes as u64).div_ceil(BYTES_A_TOKEN);
-        let output = call.output_tokens_max().unwrap_or(OUTPUT_TOKENS_DEFAULT);
-        let output = output.min(OUTPUT_TOKENS_BALANCED_MAX).saturating_mul(call.sequences());
-        self.tokens_estimated = input.saturating_add(output);
         self.call = Some(Called {
             model: call.model_name(body).map(Into::into),
             pool: Arc::clone(pool),
             adapter: served.adapter.clone(),
             stream: call.stream,
-            input_estimated: input,
+            text_bytes: call.text_bytes as u64,
+            tools: call.tools > 0,
         });
+    }
+
+    /// The call's prompts are known.
+    pub(super) fn prompted(&mut self, call: &Call, prompt: Prompt) {
+        let output = call.output_tokens_max().unwrap_or(OUTPUT_TOKENS_DEFAULT);
+        let output = output.min(OUTPUT_TOKENS_BALANCED_MAX).saturating_mul(call.sequences());
+        self.tokens_estimated = prompt.tokens.saturating_add(output);
+        self.prompt = Some(prompt);
     }
 
     /// An attempt at a replica begins.
@@ -298,7 +307,11 @@ impl<'t> Ticket<'t> {
     pub(super) fn ended(&mut self, outcome: Outcome) {
         let Some(caller) = self.caller.take() else { return };
         let now = clock::now_ns();
+        let endpoint = caller.0;
         let record = self.record(caller, outcome, now);
+        if let (Some(usage), Outcome::Ok) = (self.usage, outcome) {
+            self.check_count(endpoint, usage.prompt_tokens);
+        }
         self.count(&record, now);
         // Refused before a place was taken: one more try, so that refusals are on record too.
         let slot = self.slot.take().or_else(|| self.core.shared.usage.reserve().ok());
@@ -323,7 +336,7 @@ impl Ticket<'_> {
         let usage = self.usage;
         let ran = self.sent_ns.is_some();
         let input = usage.map_or_else(
-            || if ran { call.map_or(0, |c| c.input_estimated) } else { 0 },
+            || if ran { self.prompt.as_ref().map_or(0, |p| p.tokens) } else { 0 },
             |u| u.prompt_tokens,
         );
         // Without a usage each content event counts as a token: vLLM may merge some.
@@ -368,6 +381,39 @@ impl Ticket<'_> {
             predicted_cached_tokens: None,
             predicted_ttft_ms: None,
         }
+    }
+
+    /// Holds our count of the prompt against the engine's, and learns from it.
+    fn check_count(&self, endpoint: Endpoint, engines: u64) {
+        let (Some(call), Some(prompt)) = (&self.call, &self.prompt) else { return };
+        let standing = &call.pool.prompts;
+        standing.learn(call.text_bytes, engines);
+        if prompt.basis != Basis::Exact {
+            return;
+        }
+        let kind = match endpoint {
+            Endpoint::ChatCompletions => 0,
+            Endpoint::Completions => 2,
+            Endpoint::Responses => 4,
+            Endpoint::Messages => 6,
+            _ => 8,
+        };
+        let kind = kind | u32::from(call.tools);
+        let (pool, ours) = (&call.pool.name, prompt.tokens);
+        let what = match standing.check(ours, engines, kind) {
+            Verdict::Same | Verdict::Differs => return,
+            Verdict::DiffersAnew => "the first such difference for this kind of request",
+            Verdict::FellBack => {
+                "its counts keep differing: from here on they are estimates. Are tokenizer and \
+                 template those of the engine?"
+            }
+        };
+        let tools = if call.tools { " with tools" } else { "" };
+        self.core.shared.log.warn(&format!(
+            "pool {pool}: a prompt of {}{tools} has {ours} tokens here and {engines} in the engine; \
+             {what}",
+            endpoint.name()
+        ));
     }
 
     /// Time before the replica was written to; all of it when none was.

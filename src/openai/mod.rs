@@ -37,4 +37,4 @@ pub use edit::Edits;
 pub use endpoint::{Endpoint, Method, RouteError, route};
 pub use error::{ApiError, BodyError, BodyErrorCode};
 pub use event::{EventFacts, EventKind, EventReader};
-pub use prompt::{PROMPTS_MAX, Prompt};
+pub use prompt::{PROMPTS_MAX, Prompt, texts, token_ids};

@@ -1,7 +1,7 @@
 //! The shape of a prompt, read in place: one text, one list of tokens, or a list of either.
 
 use super::call::integer;
-use super::json::{Kind, Scanner};
+use super::json::{self, Kind, Scanner};
 use super::{BodyError, Span};
 
 /// Prompts in one request (`prompt` or `input` as a list).
@@ -111,6 +111,55 @@ pub(super) fn read_prompt(
     Ok((prompt, span))
 }
 
+/// The token ids of each prompt in `value`, the `prompt` or `input` of a call that was read. Empty
+/// when it holds no token ids.
+#[must_use]
+pub fn token_ids(value: &[u8]) -> Vec<Vec<u32>> {
+    let mut prompts = Vec::new();
+    let Ok(mut scanner) = Scanner::new(value) else { return prompts };
+    let mut flat = Vec::new();
+    let read = scanner.array(|scanner, _| {
+        if scanner.peek() != Some(Kind::Array) {
+            let id = scanner.value()?;
+            flat.extend(integer(id.span.of(value)).and_then(|id| u32::try_from(id).ok()));
+            return Ok(());
+        }
+        let mut ids = Vec::new();
+        scanner.array(|scanner, _| {
+            let id = scanner.value()?;
+            ids.extend(integer(id.span.of(value)).and_then(|id| u32::try_from(id).ok()));
+            Ok::<(), json::Error>(())
+        })?;
+        prompts.push(ids);
+        Ok(())
+    });
+    if !flat.is_empty() {
+        prompts.push(flat);
+    }
+    match read {
+        Ok(_) => prompts,
+        Err::<_, json::Error>(_) => Vec::new(),
+    }
+}
+
+/// The texts of each prompt in `value`, escapes decoded: one string, or those of a list.
+#[must_use]
+pub fn texts(value: &[u8]) -> Vec<String> {
+    let Ok(mut scanner) = Scanner::new(value) else { return Vec::new() };
+    if scanner.peek() == Some(Kind::String) {
+        return vec![json::text(value.trim_ascii())];
+    }
+    let mut texts = Vec::new();
+    let read = scanner.array(|scanner, _| {
+        let item = scanner.value()?;
+        if item.kind == Kind::String {
+            texts.push(json::text(item.span.of(value)));
+        }
+        Ok::<(), json::Error>(())
+    });
+    read.map(|_| texts).unwrap_or_default()
+}
+
 fn token_list(
     scanner: &mut Scanner<'_>,
     body: &[u8],
@@ -133,4 +182,26 @@ fn token(scanner: &mut Scanner<'_>, body: &[u8], field: &'static str) -> Result<
         return Err(BodyError::value(field, message, value.span));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_ids_are_read_by_prompt() {
+        assert_eq!(token_ids(b"[1, 2.0,4294967295]"), [vec![1, 2, u32::MAX]]);
+        assert_eq!(token_ids(b" [[1],[2 ,3]] "), [vec![1], vec![2, 3]]);
+        for other in [&b"\"text\""[..], b"[\"a\"]", b"[", b"[]", b"{}", b""] {
+            assert_eq!(token_ids(other), Vec::<Vec<u32>>::new(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn texts_are_decoded() {
+        assert_eq!(texts(br#""a\u00e9\n""#), ["a\u{e9}\n"]);
+        assert_eq!(texts(br#"["a","b\t"]"#), ["a", "b\t"]);
+        assert_eq!(texts(b"[1,2]"), Vec::<String>::new());
+        assert_eq!(texts(b""), Vec::<String>::new());
+    }
 }

@@ -64,6 +64,12 @@ impl Standing {
         }
     }
 
+    /// Has any answer told how many bytes a token takes?
+    #[must_use]
+    pub fn has_learned(&self) -> bool {
+        self.bytes_a_token.load(Relaxed) != 0
+    }
+
     /// Learns from a prompt of `text_bytes` that was `tokens` for the engine.
     pub fn learn(&self, text_bytes: u64, tokens: u64) {
         if text_bytes < LEARN_BYTES_MIN || tokens == 0 {

@@ -76,6 +76,12 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// How its prompts are counted: `exact`, `estimate`, or `fell_back` to estimates.
+    #[must_use]
+    pub fn prompt_mode(&self) -> &'static str {
+        "estimate"
+    }
+
     /// Tokens in a block of its replicas' KV cache, as configured or learned; 0 = not known, or
     /// the replicas differ, so that no block of one is a block of another.
     #[must_use]

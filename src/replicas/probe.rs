@@ -100,6 +100,9 @@ async fn facts(at: &Target<'_>) {
         at.replica.block_tokens.store(tokens, Relaxed);
     }
     // One sample of the vocabulary, so that the first prompts are not priced by a rule of thumb.
+    if at.pool.prompts.has_learned() {
+        return;
+    }
     let asked = serde_json::json!({"prompt": learn::SAMPLE}).to_string();
     if let Some((200, answer)) = at.post("/tokenize", asked).await
         && let Some(tokens) = learn::token_count(&answer)

@@ -1,7 +1,8 @@
 //! A scripted engine: reads whole requests, hands each to a closure, which writes what it likes.
 //!
-//! `std` sockets, one thread a connection. Probes (`GET /health`, `GET /v1/models`) are answered
-//! here and not counted; the list names `base` and an adapter of its own, `adapter-PORT`.
+//! `std` sockets, one thread a connection. Probes (`GET /health`, `GET /v1/models`, `GET /metrics`
+//! and a sample for `POST /tokenize`) are answered here and not counted; the list names `base` and
+//! an adapter of its own, `adapter-PORT`.
 
 use std::io::{Error, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,6 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use super::find;
+
+/// The gateway's own question, which no client asks.
+fn is_sample(received: &Received) -> bool {
+    received.body.starts_with(b"{\"prompt\":\"Summarize the report below in three short")
+}
 
 /// A request as it arrived.
 #[derive(Clone, Debug, Default)]
@@ -118,6 +124,10 @@ fn serve(
         let after = match received.path() {
             "/health" if probe => wire.write_all(&json(200, "")).map(|()| After::Keep),
             "/v1/models" if probe => wire.write_all(&models(addr)).map(|()| After::Keep),
+            "/metrics" if probe => wire.write_all(&json(404, "")).map(|()| After::Keep),
+            "/tokenize" if is_sample(&received) => {
+                wire.write_all(&json(404, "")).map(|()| After::Keep)
+            }
             _ => {
                 log.lock().expect("lock").push(received.clone());
                 answer(&received, wire)
