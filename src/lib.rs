@@ -60,6 +60,7 @@ pub mod gateway;
 pub mod http1;
 pub mod net;
 pub mod openai;
+pub mod prompt;
 pub mod replicas;
 pub mod routing;
 pub mod runtime;
