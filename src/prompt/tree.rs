@@ -68,6 +68,35 @@ impl<'a> Node<'a> {
         self.text(name).is_some_and(|said| said == text)
     }
 
+    /// Appends the value as JSON: numbers and strings as they were spelled, no white space.
+    pub fn push_json(&self, out: &mut String) {
+        match self {
+            Node::Null => out.push_str("null"),
+            Node::Bool(true) => out.push_str("true"),
+            Node::Bool(false) => out.push_str("false"),
+            Node::Number(spelling) => out.push_str(spelling),
+            Node::Text(text) => out.push_str(text.spelling()),
+            Node::List(items) => {
+                out.push('[');
+                for (i, item) in items.iter().enumerate() {
+                    out.push_str(if i > 0 { "," } else { "" });
+                    item.push_json(out);
+                }
+                out.push(']');
+            }
+            Node::Map(members) => {
+                out.push('{');
+                for (i, (name, value)) in members.iter().enumerate() {
+                    out.push_str(if i > 0 { "," } else { "" });
+                    push_string(name, out);
+                    out.push(':');
+                    value.push_json(out);
+                }
+                out.push('}');
+            }
+        }
+    }
+
     /// The items, if it is an array.
     #[must_use]
     pub fn list(&self) -> Option<&[Node<'a>]> {
@@ -92,6 +121,9 @@ impl<'a> Node<'a> {
 pub struct Quoted<'a>(&'a str);
 
 impl<'a> Quoted<'a> {
+    /// The empty string.
+    pub const EMPTY: Quoted<'static> = Quoted("\"\"");
+
     /// The spelling, quotes included.
     #[must_use]
     pub fn spelling(self) -> &'a str {
@@ -129,9 +161,33 @@ impl<'a> Quoted<'a> {
         self.inner().is_empty()
     }
 
-    fn inner(self) -> &'a str {
+    /// The spelling without the quotes: a piece of a JSON string.
+    #[must_use]
+    pub fn inner(self) -> &'a str {
         self.0.get(1..self.0.len().saturating_sub(1)).unwrap_or_default()
     }
+}
+
+/// Appends `text` as a JSON string; only what JSON demands is escaped.
+pub fn push_string(text: &str, out: &mut String) {
+    out.push('"');
+    for char in text.chars() {
+        match char {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\0'..' ' => {
+                out.push_str(if char < '\u{10}' { "\\u000" } else { "\\u001" });
+                out.extend(char::from_digit(u32::from(char) & 0xf, 16));
+            }
+            _ => out.push(char),
+        }
+    }
+    out.push('"');
 }
 
 /// Decodes an escape that the scanner has passed: the character and the bytes that it took.

@@ -51,6 +51,23 @@ fn a_missing_member_is_not_a_null_one() {
 }
 
 #[test]
+fn what_is_written_is_what_was_read() {
+    let spelled = r#"{"a\"b":[1e+2,-0,1.50,null,true,false],"é":{"":"\u0041\/"}}"#;
+    let mut out = String::new();
+    read(format!(" {spelled} ").replace(',', " , ").as_bytes()).unwrap().push_json(&mut out);
+    assert_eq!(out, spelled);
+}
+
+#[test]
+fn a_written_string_is_read_as_the_same_text() {
+    let text: String = ('\0'..'\u{100}').chain(['\u{2028}', '😀']).collect();
+    let mut out = String::new();
+    push_string(&text, &mut out);
+    assert_eq!(text_of(&out), text);
+    assert!(out.starts_with(r#""\u0000\u0001"#) && out.contains(r#"\b\t\n\u000b\f\r\u000e"#));
+}
+
+#[test]
 fn what_is_not_json_is_refused() {
     for body in ["", "{", "{\"a\":1}x", "[\"\\ud800\"]", "\u{feff}1", "NaN"] {
         assert!(read(body.as_bytes()).is_err(), "{body}");

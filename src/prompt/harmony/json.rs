@@ -4,7 +4,7 @@
 //! Owns no state and no thread; does no I/O.
 
 use super::RenderError;
-use crate::prompt::tree::Node;
+use crate::prompt::tree::{Node, push_string};
 
 /// Longest integer that the engine's Python turns into a number.
 const DIGITS_MAX: usize = 4300;
@@ -44,28 +44,6 @@ pub(super) fn push_json(node: &Node<'_>, out: &mut String) -> Result<(), RenderE
         }
     }
     Ok(())
-}
-
-/// A string in quotes; only what JSON demands is escaped.
-pub(super) fn push_string(text: &str, out: &mut String) {
-    out.push('"');
-    for char in text.chars() {
-        match char {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\0'..' ' => {
-                out.push_str(if char < '\u{10}' { "\\u000" } else { "\\u001" });
-                out.extend(char::from_digit(u32::from(char) & 0xf, 16));
-            }
-            _ => out.push(char),
-        }
-    }
-    out.push('"');
 }
 
 /// Python keeps an integer's digits and spells a float by its shortest form; the library reads that
