@@ -80,6 +80,12 @@ fn the_date_is_the_callers_and_what_out_held_stays() {
 }
 
 #[test]
+fn an_empty_list_of_tools_is_no_tools() {
+    let with = rendered(r#"{"messages":[],"tools":[]}"#).unwrap();
+    assert_eq!(with, rendered(r#"{"messages":[]}"#).unwrap());
+}
+
+#[test]
 fn what_has_no_known_text_is_refused() {
     let shape = |body: &str| matches!(rendered(body), Err(RenderError::Shape(_)));
     let unsupported = |body: &str| matches!(rendered(body), Err(RenderError::Unsupported(_)));

@@ -85,7 +85,8 @@ pub fn render(body: &[u8], date: &str, out: &mut String) -> Result<Harmony, Rend
     let messages = messages.ok_or_else(|| RenderError::shape("messages is not a list"))?;
     let tools = match body.given("tools") {
         None => None,
-        Some(Node::List(tools)) if !tools.is_empty() => Some(tools.as_slice()),
+        // A chat may not hold an empty list; one that came from another API may.
+        Some(Node::List(tools)) => Some(tools.as_slice()).filter(|tools| !tools.is_empty()),
         Some(_) => return Err(RenderError::shape("tools is not a list of tools")),
     };
     let (instructions, messages) = match messages.split_first() {

@@ -217,7 +217,6 @@ def conversations():
     for choice in ["none", "auto", "required", named]:
         name = choice if isinstance(choice, str) else "named"
         yield f"choice {name}", {"messages": [hi], "tools": [TIME], "tool_choice": choice}
-    yield "no tools", {"messages": [hi], "tools": []}
     yield "tools null", {"messages": [hi], "tools": None}
     yield "what harmony does not see", {
         "messages": [hi],
