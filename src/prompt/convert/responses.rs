@@ -188,7 +188,12 @@ fn push_message<'a>(item: &Node<'a>, messages: &mut Vec<Message<'a>>) -> Result<
 
 /// Of an assistant's answer the first part alone is kept.
 fn answer<'a>(item: &Node<'a>) -> Result<Quoted<'a>, ConvertError> {
+    // Its request model takes such a string for a list of its characters.
+    let whole = item.says("type", "message") && item.get("id").is_some();
     match item.get("content") {
+        Some(Node::Text(_)) if whole && item.get("status").is_some() => {
+            Err(ConvertError::unsupported("a sent answer whose content is a string"))
+        }
         Some(Node::Text(text)) => Ok(*text),
         Some(Node::List(parts)) => match parts.first().map(|part| part.get("text")) {
             Some(Some(Node::Text(text))) => Ok(*text),

@@ -211,6 +211,9 @@ def cases():
         "mcp": body(HI, tools=[{"type": "mcp", "server_label": "x", "server_url": "https://x"}]),
         "file": body({"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}),
         "name": body({**HI, "name": "bob"}),
+        "sent answer of a string": body(
+            {**said(), "id": "msg_1", "status": "completed", "content": ""}, HI
+        ),
         "answer without text": body(HI, {"role": "assistant", "content": []}),
         "item that is kept": body({"type": "item_reference", "id": "x"}),
         "token ids": body(HI, kv_transfer_params={"prompt_token_ids": [1]}),
