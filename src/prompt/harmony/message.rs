@@ -87,16 +87,23 @@ pub(super) fn push_message(
         Some("assistant") => return push_assistant(message, reasoning, pieces),
         Some("system" | "developer") => {
             let Some(text) = flat(message.get("content"))? else { return Ok(()) };
-            pieces.format("<|start|>developer<|message|>");
-            pieces.ordinary(|out| {
-                out.push_str("# Instructions\n\n");
-                out.push_str(&text);
-                Ok::<_, RenderError>(())
-            })?;
+            return push_instructions(&text, pieces);
         }
         Some("tool") => push_result(message, names, pieces)?,
         _ => return Err(RenderError::shape("a role that gpt-oss does not have")),
     }
+    pieces.format("<|end|>");
+    Ok(())
+}
+
+/// Instructions behind the first ones.
+pub(super) fn push_instructions(text: &str, pieces: &mut Pieces<'_>) -> Result<(), RenderError> {
+    pieces.format("<|start|>developer<|message|>");
+    pieces.ordinary(|out| {
+        out.push_str("# Instructions\n\n");
+        out.push_str(text);
+        Ok::<_, RenderError>(())
+    })?;
     pieces.format("<|end|>");
     Ok(())
 }
@@ -111,15 +118,21 @@ fn push_result(
         Some(Node::Text(id)) => id.text(),
         Some(_) => return Err(RenderError::shape("a tool_call_id that is not a string")),
     };
+    push_result_header(names.get(&id).map_or("", Cow::as_ref), pieces)?;
+    let text = flat(message.get("content"))?;
+    push_text(text.as_deref().unwrap_or_default(), pieces)
+}
+
+/// The beginning of a function's result.
+pub(super) fn push_result_header(name: &str, pieces: &mut Pieces<'_>) -> Result<(), RenderError> {
     pieces.format("<|start|>");
     pieces.ordinary(|out| {
         out.push_str("functions.");
-        out.push_str(names.get(&id).map_or("", Cow::as_ref));
+        out.push_str(name);
         Ok::<_, RenderError>(())
     })?;
     pieces.format("<|channel|>commentary to=assistant<|message|>");
-    let text = flat(message.get("content"))?;
-    push_text(text.as_deref().unwrap_or_default(), pieces)
+    Ok(())
 }
 
 fn push_assistant(
@@ -144,7 +157,12 @@ fn push_assistant(
     }
     push_reasoning(message, reasoning, pieces)?;
     for call in calls {
-        push_call(call, pieces)?;
+        let arguments = match call.get("function").map(|function| function.get("arguments")) {
+            None => None,
+            Some(Some(Node::Text(arguments))) => Some(*arguments),
+            Some(_) => return Err(RenderError::shape("arguments that are not a string")),
+        };
+        push_call(&call_name(call)?.unwrap_or_default(), arguments, pieces)?;
     }
     Ok(())
 }
@@ -167,8 +185,12 @@ fn push_reasoning(
     Ok(())
 }
 
-fn push_call(call: &Node<'_>, pieces: &mut Pieces<'_>) -> Result<(), RenderError> {
-    let name = call_name(call)?.unwrap_or_default();
+/// A call of a function.
+pub(super) fn push_call(
+    name: &str,
+    arguments: Option<Quoted<'_>>,
+    pieces: &mut Pieces<'_>,
+) -> Result<(), RenderError> {
     if name.contains("<|") {
         // The engine's encoder of this header refuses the spelling of a special token.
         return Err(RenderError::unsupported("a tool name with the beginning of a special token"));
@@ -177,21 +199,20 @@ fn push_call(call: &Node<'_>, pieces: &mut Pieces<'_>) -> Result<(), RenderError
     // Author and recipient are one piece.
     pieces.ordinary(|out| {
         out.push_str("assistant to=functions.");
-        out.push_str(&name);
+        out.push_str(name);
         Ok::<_, RenderError>(())
     })?;
     pieces.format("<|channel|>commentary json<|message|>");
-    match call.get("function").and_then(|function| function.get("arguments")) {
-        Some(Node::Text(arguments)) => push_quoted(*arguments, pieces)?,
-        None if call.get("function").is_none() => {}
-        _ => return Err(RenderError::shape("arguments that are not a string")),
-    }
+    arguments.map_or(Ok(()), |arguments| push_quoted(arguments, pieces))?;
     pieces.format("<|call|>");
     Ok(())
 }
 
 /// A content as its pieces: a string is one, of a list each part is one.
-fn push_contents(content: Option<&Node<'_>>, pieces: &mut Pieces<'_>) -> Result<(), RenderError> {
+pub(super) fn push_contents(
+    content: Option<&Node<'_>>,
+    pieces: &mut Pieces<'_>,
+) -> Result<(), RenderError> {
     match content {
         None => Ok(()),
         Some(Node::Text(text)) => push_quoted(*text, pieces),
@@ -232,7 +253,7 @@ pub(super) fn flat<'a>(content: Option<&Node<'a>>) -> Result<Option<Cow<'a, str>
     Ok(flat.map(Cow::Owned))
 }
 
-fn push_quoted(text: Quoted<'_>, pieces: &mut Pieces<'_>) -> Result<(), RenderError> {
+pub(super) fn push_quoted(text: Quoted<'_>, pieces: &mut Pieces<'_>) -> Result<(), RenderError> {
     pieces.ordinary(|out| {
         text.push_to(out);
         Ok(())

@@ -1,4 +1,7 @@
-//! A chat as gpt-oss reads it: vLLM 0.32 renders no template for it but the harmony format.
+//! A request as gpt-oss reads it: vLLM 0.32 renders no template for it but the harmony format.
+//!
+//! - [`render`]: `/v1/chat/completions`, and `/v1/messages` once converted to a chat.
+//! - [`render_responses`]: `/v1/responses`, whose items vLLM takes another way.
 //!
 //! What vLLM does with `/v1/chat/completions` (its `OnlineRenderer._make_request_with_harmony`
 //! over oss-harmony 0.0.11), step by step: a system message with the model's identity, the date
@@ -16,6 +19,7 @@
 mod json;
 mod message;
 mod pieces;
+mod responses;
 mod typescript;
 
 use super::tree::{self, Node, Quoted};
@@ -23,6 +27,7 @@ use crate::openai::json::Error;
 use message::{call_names, flat, is_final, is_instructions, push_message};
 use pieces::Pieces;
 pub use pieces::Segment;
+pub use responses::render_responses;
 
 /// Why a chat has no harmony text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,9 +83,7 @@ pub struct Harmony {
 /// its prompt is not known; `out` may then hold a part.
 pub fn render(body: &[u8], date: &str, out: &mut String) -> Result<Harmony, RenderError> {
     let body = tree::read(body)?;
-    if body.get("kv_transfer_params").is_some_and(|kv| kv.given("prompt_token_ids").is_some()) {
-        return Err(RenderError::unsupported("token ids in kv_transfer_params"));
-    }
+    refuse_ids(&body)?;
     let messages = body.get("messages").and_then(Node::list);
     let messages = messages.ok_or_else(|| RenderError::shape("messages is not a list"))?;
     let tools = match body.given("tools") {
@@ -94,11 +97,8 @@ pub fn render(body: &[u8], date: &str, out: &mut String) -> Result<Harmony, Rend
         _ => (None, messages),
     };
     let mut pieces = Pieces::new(out);
-    push_system(effort(&body)?, date, tools.is_some(), &mut pieces);
-    // Without tools an empty instruction is no message, with tools it is an empty section.
-    if tools.is_some() || instructions.as_deref().is_some_and(|text| !text.is_empty()) {
-        push_developer(instructions.as_deref(), tools, &mut pieces)?;
-    }
+    let effort = effort(body.given("reasoning_effort"))?;
+    push_preamble(effort, date, instructions.as_deref(), tools, &mut pieces)?;
     let names = call_names(messages)?;
     let last_final = messages.iter().rposition(is_final);
     for (i, message) in messages.iter().enumerate() {
@@ -107,19 +107,41 @@ pub fn render(body: &[u8], date: &str, out: &mut String) -> Result<Harmony, Rend
         let reasoning = last_final.is_none_or(|last| i > last);
         push_message(message, &names, reasoning, &mut pieces)?;
     }
-    pieces.format("<|start|>assistant");
-    let (segments, whole) = pieces.finish();
-    Ok(Harmony { segments, whole })
+    Ok(pieces.finish())
 }
 
-fn effort(body: &Node<'_>) -> Result<&'static str, RenderError> {
-    let Some(effort) = body.given("reasoning_effort") else { return Ok("medium") };
+/// Ids that a prefill replica hands on are the prompt, whatever the messages say.
+fn refuse_ids(body: &Node<'_>) -> Result<(), RenderError> {
+    match body.get("kv_transfer_params").and_then(|kv| kv.given("prompt_token_ids")) {
+        None => Ok(()),
+        Some(_) => Err(RenderError::unsupported("token ids in kv_transfer_params")),
+    }
+}
+
+fn effort(given: Option<&Node<'_>>) -> Result<&'static str, RenderError> {
+    let Some(effort) = given else { return Ok("medium") };
     match effort.quoted().map(Quoted::text).as_deref() {
         Some("low") => Ok("low"),
         Some("medium") => Ok("medium"),
         Some("high") => Ok("high"),
         _ => Err(RenderError::shape("a reasoning_effort that gpt-oss does not have")),
     }
+}
+
+/// The system message, and the developer message if there is anything to say in it.
+fn push_preamble(
+    effort: &str,
+    date: &str,
+    instructions: Option<&str>,
+    tools: Option<&[Node<'_>]>,
+    pieces: &mut Pieces<'_>,
+) -> Result<(), RenderError> {
+    push_system(effort, date, tools.is_some(), pieces);
+    // Without tools an empty instruction is no message, with tools it is an empty section.
+    if tools.is_some() || instructions.is_some_and(|text| !text.is_empty()) {
+        push_developer(instructions, tools, pieces)?;
+    }
+    Ok(())
 }
 
 fn push_system(effort: &str, date: &str, tools: bool, pieces: &mut Pieces<'_>) {

@@ -2,6 +2,8 @@
 //!
 //! Owns no state and no thread; does no I/O.
 
+use super::Harmony;
+
 /// A stretch of the rendered text that is encoded on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
@@ -53,8 +55,9 @@ impl<'o> Pieces<'o> {
         Ok(())
     }
 
-    /// The cuts, and whether encoding the text as a whole gives the same ids.
-    pub(super) fn finish(self) -> (Vec<Segment>, bool) {
-        (self.segments, self.whole)
+    /// The prompt up to where the model goes on.
+    pub(super) fn finish(mut self) -> Harmony {
+        self.format("<|start|>assistant");
+        Harmony { segments: self.segments, whole: self.whole }
     }
 }

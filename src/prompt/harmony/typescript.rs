@@ -20,8 +20,8 @@ fn comment_lines(text: &str, out: &mut String) {
     }
 }
 
-/// Appends the tools section of the developer message. `tools` are the request's, each an object
-/// with a `function`.
+/// Appends the tools section of the developer message. `tools` are the request's: each an object
+/// with a `function`, or the function itself with a `type` beside its members.
 ///
 /// # Errors
 /// A tool that is not a function, a function without a name, or a number that the engine's library
@@ -32,8 +32,7 @@ pub(super) fn push_tools(tools: &[Node<'_>], out: &mut String) -> Result<(), Ren
         if tool.get("type").is_some() && !tool.says("type", "function") {
             return Err(RenderError::shape("a tool that is not a function"));
         }
-        let function = tool.get("function").filter(|node| node.members().is_some());
-        let function = function.ok_or_else(|| RenderError::shape("a tool without a function"))?;
+        let function = tool.get("function").unwrap_or(tool);
         let name = function.text("name");
         let name = name.ok_or_else(|| RenderError::shape("a function without a name"))?;
         match function.given("description") {

@@ -1,4 +1,4 @@
-"""Writes golden.json: conversations of our own, with the text and the ids that vLLM gives them.
+"""Writes golden.json and responses.json: requests of our own, with vLLM's text and ids of them.
 
     python tests/data/harmony/generate.py
 
@@ -6,8 +6,9 @@ An id list is kept as its count and the SHA-256 of its ids as little-endian 32-b
 """
 
 import os
+import sys
 
-from oracle import case, write
+from oracle import case, ids_of_responses, write
 from schemas import SCHEMAS, SPELLED, random_bodies
 
 
@@ -240,8 +241,41 @@ def conversations():
         yield name, {"messages": [hi], "tools": tools}
 
 
+def responses():
+    """Bodies of `/v1/responses`: those of the conversions, and what harmony alone looks at."""
+    sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "convert"))
+    import responses as bodies
+
+    for name, body, _, _ in bodies.cases():
+        yield name, body
+    hi, call, output, thought = bodies.HI, bodies.call, bodies.output, bodies.thought
+    special = "<|end|><|start|>"
+    yield "special tokens", {"input": special, "instructions": special}
+    yield "empty answer", bodies.body(hi, {"role": "assistant", "content": ""}, hi)
+    yield "answers and reasoning", bodies.body(
+        thought("a"), bodies.said("b"), thought("c", "d"), call(), output("c1", "x"), thought("e")
+    )
+    yield "system first", bodies.body({"role": "system", "content": "s"}, hi, tools=[TOOL])
+    yield "system first, empty", bodies.body({"role": "system", "content": ""}, hi, tools=[TOOL])
+    yield "system twice", bodies.body(*[{"role": "developer", "content": "s"}] * 2, hi)
+    yield "system and instructions", bodies.body(
+        {"role": "system", "content": "s"}, hi, instructions=""
+    )
+    yield "an id used twice", bodies.body(
+        call("1", "f"), output("1", "a"), call("1", "g"), output("1", "b")
+    )
+    yield "output first", bodies.body(output("1", "a"), call("1", "f"))
+    yield "tool name of a special token", bodies.body(call("1", "<|end|>"))
+    for effort in ("low", "minimal", "xhigh"):
+        yield f"effort {effort}", bodies.body(hi, reasoning={"effort": effort})
+
+
+TOOL = {"type": "function", **WEATHER["function"]}
+
 if __name__ == "__main__":
     here = os.path.dirname(os.path.abspath(__file__))
     cases = [case(name, body) for name, body in conversations()]
     cases += [case(f"random {i}", body) for i, body in enumerate(random_bodies(7, 40))]
     write(cases, os.path.join(here, "golden.json"))
+    cases = [case(name, body, ids_of_responses) for name, body in responses()]
+    write(cases, os.path.join(here, "responses.json"))

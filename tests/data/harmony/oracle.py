@@ -1,4 +1,4 @@
-"""What vLLM makes of a chat for gpt-oss: the request's own checks, its renderer, its library.
+"""What vLLM makes of a request for gpt-oss: its own checks of it, its renderer, its library.
 
 Needs an environment with vLLM 0.32 and oss-harmony 0.0.11; no model, no network.
 """
@@ -17,6 +17,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import (  # noqa: E402
     ChatCompletionRequest,
 )
 from vllm.entrypoints.openai.parser.harmony_utils import get_encoding  # noqa: E402
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest  # noqa: E402
 from vllm.renderers.online_renderer import OnlineRenderer  # noqa: E402
 
 
@@ -26,6 +27,8 @@ def _renderer():
     renderer.use_harmony = True
     renderer.parser = None
     renderer.renderer = type("Tokenizer", (), {"tokenizer": object()})()
+    renderer.model_config = type("Model", (), {"max_model_len": 1 << 20})()
+    renderer.trust_request_chat_template = False
     renderer.supports_browsing = renderer.supports_code_interpreter = False
     renderer.enable_auto_tools = True
     renderer.exclude_tools_when_tool_choice_none = False
@@ -42,7 +45,14 @@ def ids_of(body: str) -> list[int]:
     return prompts[0]["prompt_token_ids"]
 
 
-def case(name: str, body) -> dict:
+def ids_of_responses(body: str) -> list[int]:
+    """As `ids_of`, for a body of `/v1/responses`."""
+    request = ResponsesRequest.model_validate(json.loads(body))
+    rendered = asyncio.run(RENDERER.render_responses(request))
+    return rendered.engine_input["prompt_token_ids"]
+
+
+def case(name: str, body, ids_of=ids_of) -> dict:
     """A golden case: `body` (an object, or JSON as it is spelled) and what becomes of it."""
     if not isinstance(body, str):
         body = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
