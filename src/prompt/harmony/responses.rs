@@ -5,7 +5,7 @@
 //!
 //! Owns no state and no thread; does no I/O.
 
-use super::message::{self, flat, is_instructions, push_contents, push_quoted};
+use super::message::{self, Names, flat, is_instructions, push_contents, push_quoted};
 use super::pieces::Pieces;
 use super::{Harmony, RenderError, effort, push_preamble, refuse_ids};
 use crate::prompt::tree::{self, Node, Quoted};
@@ -52,9 +52,9 @@ pub fn render_responses(body: &[u8], date: &str, out: &mut String) -> Result<Har
     }
     let answer = |item: &Node<'_>| is_message(item) && item.says("role", "assistant");
     let last_final = items.iter().rposition(answer);
+    let mut names = Names::new();
     for (i, item) in items.iter().enumerate() {
-        let before = items.get(..i).unwrap_or_default();
-        push_item(item, before, last_final.is_none_or(|last| i > last), &mut pieces)?;
+        push_item(item, &mut names, last_final.is_none_or(|last| i > last), &mut pieces)?;
     }
     Ok(pieces.finish())
 }
@@ -77,9 +77,10 @@ fn is_message(item: &Node<'_>) -> bool {
     item.get("type").is_none() || item.says("type", "message")
 }
 
-fn push_item(
-    item: &Node<'_>,
-    before: &[Node<'_>],
+/// Appends an item; `names` are of the calls before it, the last one of an id counts.
+fn push_item<'a>(
+    item: &Node<'a>,
+    names: &mut Names<'a>,
     reasoning: bool,
     pieces: &mut Pieces<'_>,
 ) -> Result<(), RenderError> {
@@ -88,18 +89,15 @@ fn push_item(
     }
     match item.text("type").as_deref() {
         Some("function_call") => {
-            required(item, "call_id")?;
             let name = required(item, "name")?.text();
-            message::push_call(&name, Some(required(item, "arguments")?), pieces)
+            message::push_call(&name, Some(required(item, "arguments")?), pieces)?;
+            names.insert(required(item, "call_id")?.text(), name);
+            Ok(())
         }
         Some("function_call_output") => {
-            let id = required(item, "call_id")?.text();
-            let same =
-                |call: &&Node<'_>| call.says("type", "function_call") && call.says("call_id", &id);
-            let call = before.iter().rev().find(same);
-            let call = call.ok_or_else(|| RenderError::shape("an output without its call"))?;
-            let name = required(call, "name")?.text();
-            message::push_result_header(&name, pieces)?;
+            let name = names.get(&required(item, "call_id")?.text());
+            let name = name.ok_or_else(|| RenderError::shape("an output without its call"))?;
+            message::push_result_header(name, pieces)?;
             push_quoted(required(item, "output")?, pieces)?;
             pieces.format("<|end|>");
             Ok(())

@@ -7,9 +7,15 @@
 //!
 //! Owns no state and no thread; does no I/O.
 
+use std::collections::HashSet;
+
 use super::RenderError;
 use super::json::push_json;
-use crate::prompt::tree::Node;
+use crate::prompt::tree::{Node, Quoted};
+
+/// Longest text of a prompt while types are written. Only they can be much longer than the body
+/// that they come from: each line of a deep schema is indented by its depth.
+const TEXT_BYTES_MAX: usize = 16 << 20;
 
 /// Writes `// line` for each line of a text.
 fn comment_lines(text: &str, out: &mut String) {
@@ -156,9 +162,13 @@ fn push_object(schema: &Node<'_>, indent: usize, out: &mut String) -> Result<(),
     }
     out.push_str("{\n");
     let required = schema.get("required").and_then(Node::list).unwrap_or_default();
+    let required: HashSet<_> = required.iter().filter_map(Node::quoted).map(Quoted::text).collect();
     let properties = schema.get("properties").and_then(Node::members).unwrap_or_default();
     for (name, property) in properties {
-        let required = required.iter().any(|item| item.quoted().is_some_and(|q| q.text() == *name));
+        if out.len() > TEXT_BYTES_MAX {
+            return Err(RenderError::unsupported("tools whose types are too long"));
+        }
+        let required = required.contains(name);
         let mark = if required { "" } else { "?" };
         push_property_comments(property, indent, out);
         match property.get("oneOf") {
