@@ -1,11 +1,31 @@
 //! The prompt as the engine will know it: messages -> template -> tokens -> block hashes.
 //!
+//! - [`model`]: one model's way from a request body to its prompts, as text or ids.
+//! - [`template`]: chat templates, rendered as vLLM and transformers render them.
+//! - [`harmony`]: a chat as gpt-oss reads it.
+//! - [`convert`]: `/v1/messages` and `/v1/responses` bodies as the chat that the engine makes of
+//!   them; [`tree`] is the JSON that both read.
+//! - [`tokenizer`]: text to ids; [`segments`]: a core's memory of parts that it has encoded.
+//! - [`work`]: encoding in turns of bounded work, truncation, and the hashes of [`blocks`].
+//! - [`standing`]: how far a pool's counts can be trusted, and the estimate where not.
+//!
 //! Pure functions of bytes, tables and a time that the caller gives: no I/O on the path of a
 //! request, no clock, no locks. Tables are loaded off the cores and shared; caches belong to the
-//! core that uses them.
+//! core that uses them. Whatever a peer sends ends in a prompt or an error, never in a panic.
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
 
 pub mod blocks;
+pub mod convert;
+pub mod harmony;
+pub mod segments;
 pub mod standing;
+pub mod template;
+pub mod tokenizer;
+pub mod tree;
 
 use blocks::BlockHash;
 

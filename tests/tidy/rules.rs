@@ -11,7 +11,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 100;
 
 /// Modules that read what a peer sends: nothing in them may panic on it.
-const PEER_FACING: [&str; 6] = ["http1", "sse", "openai", "gateway", "net", "prefix"];
+const PEER_FACING: [&str; 7] = ["http1", "sse", "openai", "prompt", "gateway", "net", "prefix"];
 
 /// Modules without I/O and without a clock (time is an argument), so that they run in virtual time.
 const PURE: [&str; 7] = ["http1", "sse", "openai", "routing", "admission", "prompt", "prefix"];
