@@ -6,6 +6,7 @@
 
 pub mod blocks;
 pub mod standing;
+pub mod template;
 
 use blocks::BlockHash;
 
