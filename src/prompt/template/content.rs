@@ -59,7 +59,7 @@ const MEDIA: [(&str, &str); 8] = [
 ];
 
 /// A line that one client puts before its system prompt, different in each request; vLLM drops it.
-const BILLING_HEADER: &str = "x-anthropic-billing-header";
+pub(super) const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 /// What a part is to the template.
 enum Part {

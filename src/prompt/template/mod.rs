@@ -6,6 +6,7 @@
 //! * `engine`: minijinja, set up as transformers sets up Jinja, with limits; `tojson`, `methods`,
 //!   `python`, `clock` are what Python brings along, `value` the dictionaries and lists.
 //! * `detect`: whether the template takes content as text or as parts.
+//! * `plain`: the loop over roles and texts of known templates, without the engine.
 //!
 //! A [`Template`] is immutable and shared by all cores; a render runs on the core that asks and
 //! keeps nothing. No clock is read: the time is an argument.
@@ -28,6 +29,7 @@ pub use load::Specials;
 use crate::openai::{Endpoint, Span};
 use content::{MARK, Media};
 use engine::Engine;
+use plain::{Plain, Talk};
 use value::{Dict, List};
 
 mod arguments;
@@ -39,6 +41,7 @@ mod engine;
 mod load;
 mod methods;
 mod open;
+mod plain;
 mod python;
 mod shape;
 mod tojson;
@@ -69,6 +72,7 @@ struct Source {
     engine: Engine,
     format: ContentFormat,
     knows_developer: bool,
+    plain: Option<Plain>,
 }
 
 /// What was rendered.
@@ -186,6 +190,20 @@ impl Template {
         self.digest
     }
 
+    /// Does rendering `chat` cost no more than copying its text? So for requests of nothing but
+    /// roles and texts, with templates that are written out here.
+    #[must_use]
+    pub fn is_plain(&self, chat: &Chat<'_>) -> bool {
+        self.plain(chat).is_some()
+    }
+
+    fn plain<'a>(&self, chat: &Chat<'a>) -> Option<(Plain, Talk<'a>)> {
+        let as_written = self.options.content_format.is_none_or(|it| it == self.default.format);
+        let bare = as_written && self.options.default_kwargs.is_empty();
+        let plain = self.default.plain.filter(|_| bare)?;
+        plain.talk(chat).map(|talk| (plain, talk))
+    }
+
     /// Renders `body`, the JSON object of `/v1/chat/completions`; appends to `out`.
     ///
     /// # Errors
@@ -204,6 +222,20 @@ impl Template {
     /// # Errors
     /// See [`RenderError`]; `out` may then hold a part.
     pub fn render_chat(
+        &self,
+        chat: &Chat<'_>,
+        now: &LocalTime,
+        out: &mut String,
+    ) -> Result<Rendered, RenderError> {
+        if let Some((plain, talk)) = self.plain(chat)
+            && plain.render(&talk, &self.specials, out)
+        {
+            return Ok(Rendered::default());
+        }
+        self.render_with_engine(chat, now, out)
+    }
+
+    fn render_with_engine(
         &self,
         chat: &Chat<'_>,
         now: &LocalTime,
@@ -266,10 +298,12 @@ impl Source {
         if source.len() > engine::SOURCE_BYTES_MAX {
             return Err(TemplateError::Content("the template is longer than 1 MiB".to_owned()));
         }
+        let plain = Plain::of(source);
         let knows_developer = ["\"developer\"", "'developer'"].iter().any(|it| source.contains(it));
         let source = engine::normalise(source);
         let engine = Engine::compile(&source).map_err(TemplateError::Syntax)?;
-        Ok(Source { engine, format: detect::content_format(&source), knows_developer })
+        let format = detect::content_format(&source);
+        Ok(Source { engine, format, knows_developer, plain })
     }
 }
 
