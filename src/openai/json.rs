@@ -79,11 +79,20 @@ impl<'a> Scanner<'a> {
     /// # Errors
     /// Invalid UTF-8, a byte order mark, or more bytes than a [`Span`] can name.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Error> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::of_text(text),
+            Err(error) => Err(Error { offset: error.valid_up_to(), what: "invalid UTF-8" }),
+        }
+    }
+
+    /// The same for what is known to be UTF-8.
+    ///
+    /// # Errors
+    /// A byte order mark, or more bytes than a [`Span`] can name.
+    pub fn of_text(text: &'a str) -> Result<Self, Error> {
+        let bytes = text.as_bytes();
         if u32::try_from(bytes.len()).is_err() {
             return Err(Error { offset: 0, what: "text of over 4 GiB" });
-        }
-        if let Err(error) = std::str::from_utf8(bytes) {
-            return Err(Error { offset: error.valid_up_to(), what: "invalid UTF-8" });
         }
         if bytes.starts_with(b"\xef\xbb\xbf") {
             return Err(Error { offset: 0, what: "byte order mark" });
@@ -385,20 +394,23 @@ pub struct Key<'k> {
 /// The text of a JSON string that a [`Scanner`] accepted, given with its quotes; escapes decoded.
 #[must_use]
 pub fn text(quoted: &[u8]) -> String {
-    let mut rest = inner(quoted);
-    let mut text = Vec::with_capacity(rest.len());
-    while let Some(&byte) = rest.first() {
-        if byte == b'\\'
-            && let Ok((char, taken)) = unescape(rest)
-        {
-            text.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
-            rest = rest.get(taken..).unwrap_or_default();
-        } else {
-            text.push(byte);
-            rest = rest.get(1..).unwrap_or_default();
-        }
+    let mut text = String::with_capacity(quoted.len());
+    push_text(std::str::from_utf8(quoted).unwrap_or_default(), &mut text);
+    text
+}
+
+/// Appends what [`text`] answers; what stands between two escapes is copied whole.
+pub fn push_text(quoted: &str, out: &mut String) {
+    let mut rest = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
+    while let Some(at) = memchr::memchr(b'\\', rest.as_bytes())
+        && let Some((plain, escape)) = rest.split_at_checked(at)
+    {
+        out.push_str(plain);
+        let (char, taken) = unescape(escape.as_bytes()).unwrap_or(('\\', 1));
+        out.push(char);
+        rest = escape.get(taken..).unwrap_or_default();
     }
-    String::from_utf8(text).unwrap_or_default()
+    out.push_str(rest);
 }
 
 /// A JSON string without its quotes, escapes as they are.

@@ -152,6 +152,8 @@ fn a_leftover_is_found() {
     finds(rules::leftovers, "src/x.rs", "#[allow(dead_code)]\nfn a() {}\n", &[1]);
     finds(rules::leftovers, "tests/x.rs", "#[allow(dead_code)]\nmod support;\n", &[]);
     finds(rules::leftovers, "tests/x.rs", "#[test]\n#[ignore = \"slow\"]\nfn a() {}\n", &[2]);
+    let fetched = "#[test]\n#[ignore = \"needs scripts/fetch-tokenizers\"]\nfn a() {}\n";
+    finds(rules::leftovers, "tests/x.rs", fetched, &[]);
 }
 
 #[test]
@@ -199,6 +201,8 @@ fn io_in_a_pure_module_is_found() {
     finds(rules::impure, path, "use std::time::Duration;\n//! std::fs\n", &[]);
     finds(rules::impure, path, "use std::net::{IpAddr, TcpStream};\n", &[1]);
     finds(rules::impure, "src/usage/record.rs", "use std::fs;\n", &[1]);
+    finds(rules::impure, "src/prompt/template/load.rs", "use std::fs;\nuse redis;\n", &[2]);
+    finds(rules::impure, "src/prompt/template/chat.rs", "use std::fs;\n", &[1]);
     finds(rules::impure, "src/usage/writer.rs", "use std::fs;\n", &[]);
 }
 
