@@ -5,4 +5,7 @@
 //! core that uses them.
 
 pub mod blocks;
+pub mod encode;
+pub mod segments;
 pub mod standing;
+pub mod tokenizer;
