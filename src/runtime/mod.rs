@@ -3,5 +3,6 @@
 pub mod affinity;
 pub mod cells;
 pub mod clock;
+pub mod files;
 pub mod log;
 pub mod snapshot;

@@ -1,0 +1,137 @@
+//! The two libraries behind one door: `fastokens`, and `tokenizers` for what it refuses.
+//!
+//! Read-only after loading and shared by all cores; `fastokens` keeps a cache of words in each
+//! thread. Neither may use threads of its own: a core that encodes is the only one to work on it.
+
+use std::sync::OnceLock;
+use std::thread;
+
+use serde_json::Value;
+
+use super::{EncodeError, Engine};
+use crate::runtime::affinity;
+
+/// One of the two, loaded.
+pub(super) enum Library {
+    Fast(Box<fastokens::Tokenizer>),
+    Reference(Box<tokenizers::Tokenizer>),
+}
+
+impl Library {
+    /// Loads a merged `tokenizer.json` with `fastokens`, or with `tokenizers` when it is refused.
+    ///
+    /// # Errors
+    /// What each of them says, when both refuse.
+    pub(super) fn load(json: &Value) -> Result<(Library, Engine), String> {
+        one_thread();
+        match fastokens::Tokenizer::from_json(json.clone()) {
+            Ok(fast) => Ok((Library::Fast(Box::new(fast)), Engine::Fastokens)),
+            Err(refused) => {
+                let reference = Library::reference(json)
+                    .map_err(|error| format!("fastokens: {refused}; tokenizers: {error}"))?;
+                Ok((reference, Engine::Tokenizers(refused.to_string())))
+            }
+        }
+    }
+
+    /// Loads it with `tokenizers` whatever `fastokens` would say.
+    ///
+    /// # Errors
+    /// What the library says.
+    pub(super) fn reference(json: &Value) -> Result<Library, String> {
+        let bytes = serde_json::to_vec(json).map_err(|error| error.to_string())?;
+        let reference =
+            tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string())?;
+        Ok(Library::Reference(Box::new(reference)))
+    }
+
+    /// Appends the ids of `text`, without any around it. In a `plain` text no added token is
+    /// looked for: the caller knows that it holds none.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        plain: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), EncodeError> {
+        match self {
+            Library::Fast(fast) => {
+                let ids = match plain {
+                    true => fast.encode_ordinary(text),
+                    false => fast.encode(text),
+                };
+                out.extend_from_slice(&ids.map_err(EncodeError::new)?);
+            }
+            Library::Reference(reference) => {
+                let encoding = reference.encode_fast(text, false).map_err(EncodeError::new)?;
+                out.extend_from_slice(encoding.get_ids());
+            }
+        }
+        Ok(())
+    }
+
+    /// The ids of `text` with those that the file's post-processor puts around it.
+    pub(super) fn encode_with_special(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
+        match self {
+            Library::Fast(fast) => {
+                fast.encode_with_special_tokens(text, true).map_err(EncodeError::new)
+            }
+            Library::Reference(reference) => {
+                let encoding = reference.encode_fast(text, true).map_err(EncodeError::new)?;
+                Ok(encoding.get_ids().to_vec())
+            }
+        }
+    }
+
+    /// What the file's post-processor makes of `ids`.
+    pub(super) fn post_process(&self, ids: &[u32]) -> Result<Vec<u32>, EncodeError> {
+        match self {
+            Library::Fast(fast) => Ok(fast.post_process(ids.to_vec(), true)),
+            Library::Reference(reference) => {
+                let token = |&id: &u32| tokenizers::Token::new(id, String::new(), (0, 0));
+                let tokens = ids.iter().map(token).collect();
+                let encoding = tokenizers::Encoding::from_tokens(tokens, 0);
+                let encoding =
+                    reference.post_process(encoding, None, true).map_err(EncodeError::new)?;
+                Ok(encoding.get_ids().to_vec())
+            }
+        }
+    }
+
+    pub(super) fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, EncodeError> {
+        match self {
+            Library::Fast(fast) => fast.decode(ids, skip_special).map_err(EncodeError::new),
+            Library::Reference(reference) => {
+                reference.decode(ids, skip_special).map_err(EncodeError::new)
+            }
+        }
+    }
+
+    pub(super) fn id_to_token(&self, id: u32) -> Option<String> {
+        match self {
+            Library::Fast(fast) => fast.id_to_token(id).map(str::to_owned),
+            Library::Reference(reference) => reference.id_to_token(id),
+        }
+    }
+}
+
+/// Sees to it that `fastokens` starts no threads in this process; says how many may encode one
+/// text, 1 unless a thread could not be pinned.
+///
+/// The library sizes its pool once, when first asked, by `FASTOKENS_BPE_THREADS` and by the CPUs
+/// that the asking thread may run on. Setting the variable is unsafe once there are threads, so the
+/// first to ask is a thread pinned to one CPU. Should that fail, texts below 64 KiB still never
+/// reach the pool, and a turn of a core encodes less than that.
+pub(super) fn one_thread() -> usize {
+    static THREADS: OnceLock<usize> = OnceLock::new();
+    *THREADS.get_or_init(|| {
+        let ask = || {
+            if let Some(&cpu) = affinity::allowed().unwrap_or_default().first() {
+                // Unpinned, the answer says so.
+                let _ = affinity::pin(cpu);
+            }
+            fastokens::fanout::threads()
+        };
+        let thread = thread::Builder::new().name("tokenizer".to_owned()).spawn(ask);
+        thread.ok().and_then(|thread| thread.join().ok()).unwrap_or(0)
+    })
+}

@@ -1,0 +1,278 @@
+//! Token ids of a text, exactly as the engine computes them.
+//!
+//! `definition.rs` merges the model's files as transformers does, `library.rs` loads the result
+//! with one of two libraries, `added.rs` finds added tokens, `cuts.rs` says where a text may be
+//! cut and `probe.rs` tries it. Tables are loaded off the cores, read-only and shared by an `Arc`;
+//! what a core keeps of its own is in [`super::segments`].
+
+mod added;
+mod cuts;
+mod definition;
+mod library;
+mod probe;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+pub use cuts::Cuts;
+
+use crate::runtime::files;
+pub(super) use added::{Found, Role};
+
+use added::Added;
+use definition::Definition;
+use library::Library;
+
+/// The largest file read, in bytes: twice the largest `tokenizer.json` in use.
+const FILE_BYTES_MAX: u64 = 128 << 20;
+/// Resident bytes of the tables for each byte of `tokenizer.json`, measured over six models.
+const TABLE_BYTES_A_FILE_BYTE: usize = 11;
+
+/// Which library encodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Engine {
+    /// `fastokens`.
+    Fastokens,
+    /// `tokenizers`, some fifty times slower, for the reason given.
+    Tokenizers(String),
+}
+
+/// Why no tokenizer could be loaded.
+#[derive(Debug)]
+pub enum LoadError {
+    /// A file could not be read.
+    Read(&'static str, std::io::Error),
+    /// A file is not what its name says.
+    Json(&'static str, String),
+    /// Neither library takes the model.
+    Refused(String),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Read(file, error) => write!(f, "{file}: {error}"),
+            LoadError::Json(file, error) => write!(f, "{file}: {error}"),
+            LoadError::Refused(error) => write!(f, "no tokenizer library takes it: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// A library's failure to encode or decode; no text of a caller is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EncodeError(String);
+
+impl EncodeError {
+    pub(super) fn new(error: impl fmt::Display) -> EncodeError {
+        EncodeError(error.to_string())
+    }
+}
+
+impl fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for EncodeError {}
+
+/// A model's tokenizer.
+pub struct Tokenizer {
+    library: Library,
+    engine: Engine,
+    added: Added,
+    cuts: Cuts,
+    /// Ids before and after a text that is encoded with `add_special`.
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+    vocab_size: u32,
+    bytes: usize,
+    /// Tells it from every other tokenizer of this process.
+    tag: u32,
+}
+
+impl Tokenizer {
+    /// Loads `tokenizer.json` of a model's folder, with what `tokenizer_config.json` adds to it and
+    /// the vocabulary size of `config.json`, when they are there. Takes a second or more.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn load(folder: &Path) -> Result<Tokenizer, LoadError> {
+        const TOKENIZER: &str = "tokenizer.json";
+        let read = |file: &'static str| {
+            files::read_if_any(&folder.join(file), FILE_BYTES_MAX)
+                .map_err(|error| LoadError::Read(file, error))
+        };
+        let parse = |file: &'static str, bytes: &[u8]| {
+            serde_json::from_slice::<Value>(bytes)
+                .map_err(|error| LoadError::Json(file, error.to_string()))
+        };
+        let optional =
+            |file: &'static str| read(file)?.map(|bytes| parse(file, &bytes)).transpose();
+        let bytes = files::read(&folder.join(TOKENIZER), FILE_BYTES_MAX)
+            .map_err(|error| LoadError::Read(TOKENIZER, error))?;
+        let json = parse(TOKENIZER, &bytes)?;
+        let config = optional("tokenizer_config.json")?;
+        let definition = Definition::merge(json, config.as_ref())
+            .map_err(|error| LoadError::Json(TOKENIZER, error))?;
+        let mut tokenizer = Tokenizer::new(&definition, bytes.len())?;
+        if let Some(model) = optional("config.json")? {
+            tokenizer.vocab_size = tokenizer.vocab_size.max(model_vocab(&model));
+        }
+        Ok(tokenizer)
+    }
+
+    /// Loads a definition; `file_bytes` is the size of its `tokenizer.json`.
+    fn new(definition: &Definition, file_bytes: usize) -> Result<Tokenizer, LoadError> {
+        let (library, engine) = Library::load(&definition.json).map_err(LoadError::Refused)?;
+        Tokenizer::with_library(definition, library, engine, file_bytes)
+    }
+
+    fn with_library(
+        definition: &Definition,
+        library: Library,
+        engine: Engine,
+        file_bytes: usize,
+    ) -> Result<Tokenizer, LoadError> {
+        static TAGS: AtomicU32 = AtomicU32::new(0);
+        let json = &definition.json;
+        let identity = cuts::is_identity(json.get("normalizer"));
+        let added = Added::new(&definition.added, identity).map_err(LoadError::Refused)?;
+        let mut cuts = Cuts::judge(json, added.is_complete(), added.has_flags());
+        let refused = |error: EncodeError| LoadError::Refused(error.to_string());
+        let (prefix, suffix) = match definition.affixes.clone() {
+            Some(affixes) => affixes,
+            None => probe::affixes(&library).map_err(refused)?,
+        };
+        probe::cuts(&library, &definition.added, &added, &mut cuts).map_err(refused)?;
+        Ok(Tokenizer {
+            library,
+            engine,
+            bytes: file_bytes.saturating_mul(TABLE_BYTES_A_FILE_BYTE) + added.bytes(),
+            added,
+            cuts,
+            prefix,
+            suffix,
+            vocab_size: definition.vocab_size(),
+            tag: TAGS.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    /// Which library encodes, and why if it is not the fast one.
+    pub fn engine(&self) -> Engine {
+        self.engine.clone()
+    }
+
+    /// Where texts may be cut, or why not.
+    pub fn cuts(&self) -> &Cuts {
+        &self.cuts
+    }
+
+    /// Appends the ids of `text` in one go, without cutting or caching. With `add_special` the ids
+    /// that the model's post-processor puts around a text are there too (BOS, EOS).
+    ///
+    /// # Errors
+    /// The library's; nothing is appended then.
+    pub fn encode_whole(
+        &self,
+        text: &str,
+        add_special: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), EncodeError> {
+        let start = out.len();
+        out.extend_from_slice(self.prefix(add_special));
+        let encoded = self.library.encode(text, false, out);
+        match encoded {
+            Ok(()) => out.extend_from_slice(self.suffix(add_special)),
+            Err(_) => out.truncate(start),
+        }
+        encoded
+    }
+
+    /// The text of `ids`, as `decode` of transformers has it: ids out of the vocabulary are left
+    /// out, and with `skip_special` special tokens too.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, EncodeError> {
+        self.library.decode(ids, skip_special)
+    }
+
+    /// The token of `id` as `convert_ids_to_tokens` has it (byte-level models: `Ġthe`).
+    pub fn id_to_token(&self, id: u32) -> Option<String> {
+        self.library.id_to_token(id)
+    }
+
+    /// Ids from here on are out of the vocabulary: as vLLM has it, the larger of the tokenizer's
+    /// and the model's.
+    pub fn vocab_size(&self) -> u32 {
+        self.vocab_size
+    }
+
+    /// Resident bytes of the tables, estimated from the size of the file.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Encodes some text of many kinds, so that the calling thread's first real one does not pay
+    /// for tables that are built on first use (50 to 280 ms).
+    pub fn warm(&self) {
+        let mut ids = Vec::new();
+        for text in probe::TEXTS {
+            // A text that cannot be encoded fails again, and is told, when a caller sends it.
+            let _ = self.encode_whole(text, true, &mut ids);
+        }
+        let _ = self.decode(&ids, true);
+    }
+
+    pub(super) fn prefix(&self, add_special: bool) -> &[u32] {
+        if add_special { &self.prefix } else { &[] }
+    }
+
+    pub(super) fn suffix(&self, add_special: bool) -> &[u32] {
+        if add_special { &self.suffix } else { &[] }
+    }
+
+    /// The first added token that starts in `from..until`.
+    pub(super) fn find_added(&self, text: &str, from: usize, until: usize) -> Option<Found> {
+        self.added.find(text, from, until)
+    }
+
+    /// Where [`Tokenizer::find_added`] finds none, there is none.
+    pub(super) fn finds_all(&self) -> bool {
+        self.added.is_complete()
+    }
+
+    /// Appends the ids of a part between cuts; `plain` when no added token is in it.
+    pub(super) fn encode_part(
+        &self,
+        part: &str,
+        plain: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), EncodeError> {
+        self.library.encode(part, plain, out)
+    }
+
+    pub(super) fn is_fast(&self) -> bool {
+        matches!(self.library, Library::Fast(_))
+    }
+
+    pub(super) fn tag(&self) -> u32 {
+        self.tag
+    }
+}
+
+/// `vocab_size` of a model's `config.json`; of a multimodal one, that of its text model.
+fn model_vocab(config: &Value) -> u32 {
+    let of = |config: Option<&Value>| config?.get("vocab_size")?.as_u64();
+    let size = of(config.get("text_config")).or_else(|| of(Some(config)));
+    size.and_then(|size| u32::try_from(size).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+pub(super) mod tests;
