@@ -85,6 +85,8 @@ pub struct Shard {
     pub loop_stall: Histogram,
     /// Retries.
     pub retries: Counter,
+    /// Prompts that were rendered or encoded beside the cores.
+    pub long_prompts: Counter,
     /// Reused connections that died before any byte, and were replaced.
     pub reuse_races: Counter,
     /// Heads that were no HTTP.

@@ -9,6 +9,7 @@ mod demo;
 mod key;
 mod serve;
 mod sim;
+mod tokens;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ enum Command {
     Key(key::Args),
     Serve(serve::Args),
     Sim(sim::Args),
+    Tokens(tokens::Args),
 }
 
 /// Runs the command that argv names.
@@ -46,6 +48,7 @@ pub fn main() -> ExitCode {
         Command::Key(args) => key::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
+        Command::Tokens(args) => tokens::run(args),
     }
 }
 

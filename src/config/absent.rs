@@ -20,7 +20,6 @@ const ABSENT: &[(&str, &str, Verdict)] = &[
     ("server", "tls", Refuse("requests and keys would travel in clear text")),
     ("server", "h2c", Warn("clients get HTTP/1.1")),
     ("pool", "discover", Warn("only the listed replicas are used")),
-    ("pool", "tokenizer", Warn("token counts come from the engine")),
     ("pool", "kv_events", Warn("no prefix index")),
     ("pool", "adapters", Warn("adapters are not loaded on demand")),
     ("pool", "role", Warn("the pool serves whole requests")),

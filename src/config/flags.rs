@@ -119,6 +119,7 @@ impl Pool {
             api_key: None,
             discover: None,
             tokenizer: None,
+            chat_template: None,
             context_tokens: None,
             block_size: None,
             kv_events: None,

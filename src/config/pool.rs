@@ -39,6 +39,7 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
         api_key: api_key.map(|text| Secret::new(text.text)),
         discover: discover(&mut table),
         tokenizer: table.opt_text("tokenizer", "none").map(|text| text.text),
+        chat_template: table.opt_text("chat_template", "the tokenizer's").map(|text| text.text),
         context_tokens: table.opt_number(
             "context_tokens",
             1..=CONTEXT_TOKENS_MAX,
@@ -56,6 +57,10 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
         slo: slo(&mut table),
         price: price(&mut table),
     };
+    if pool.chat_template.is_some() && pool.tokenizer.is_none() {
+        let what = "chat_template in [[pool]] needs a tokenizer to go with";
+        table.error(table.line, what);
+    }
     if (pool.role == Role::Both) != pool.pair.is_none() {
         let what = "role and pair in [[pool]] go together: \
                     a prefill or decode pool names its other half, a pool for both has none";

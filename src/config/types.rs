@@ -102,8 +102,11 @@ pub struct Pool {
     pub api_key: Option<Secret>,
     /// Where replicas would be discovered; not in this version.
     pub discover: Option<Discover>,
-    /// Folder of the tokenizer; not in this version.
+    /// Folder of the tokenizer.
     pub tokenizer: Option<String>,
+    /// File of a chat template that stands in for the folder's own (the engine's
+    /// `--chat-template`).
+    pub chat_template: Option<String>,
     /// Context window in tokens; `None`: learned from `max_model_len`.
     pub context_tokens: Option<u64>,
     /// KV block size in tokens; `None`: learned from `vllm:cache_config_info`.

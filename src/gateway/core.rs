@@ -21,7 +21,8 @@ use super::retry::RetryBudget;
 use super::shared::{Published, Shared};
 use super::sweep::{SWEEP_MS, Sweep};
 use crate::admin::{PoolIndex, Shard};
-use crate::net::{self, Listener};
+use crate::net::{self, Bell, Listener};
+use crate::prompt::segments::SegmentCache;
 use crate::runtime::clock;
 use crate::runtime::snapshot::{Held, Reader};
 
@@ -29,6 +30,9 @@ use crate::runtime::snapshot::{Held, Reader};
 const ACCEPTS_A_TURN: u32 = 32;
 /// Pause when the process is out of descriptors: closing idle connections frees some meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Bytes of text and token ids that a core keeps of prompts: some eight thousand prompts' worth.
+pub(super) const SEGMENT_BYTES_MAX: usize = 64 << 20;
 
 /// Sweeps in which connections tell their clients that the gateway ends, and write their records.
 const LAST_SWEEPS: u32 = 20;
@@ -40,6 +44,10 @@ pub(super) struct Core {
     published: RefCell<Reader<Published>>,
     pub sweep: Rc<Sweep>,
     pub buffers: BufferPool,
+    /// Parts of prompts whose tokens this core knows.
+    pub segments: RefCell<SegmentCache>,
+    /// Wakes this core's tasks from elsewhere, and lets long work take turns.
+    pub bell: Rc<Bell>,
     pub idle: IdlePool,
     pub retries: RetryBudget,
     pub metrics: Arc<Shard>,
@@ -57,13 +65,15 @@ pub(super) struct Core {
 }
 
 impl Core {
-    fn new(index: usize, shared: Arc<Shared>) -> Rc<Core> {
+    fn new(index: usize, shared: Arc<Shared>) -> std::io::Result<Rc<Core>> {
         let metrics = shared.shards.get(index).map(Arc::clone).unwrap_or_default();
         let core = Core {
             index,
             published: RefCell::new(Reader::new(Arc::clone(&shared.published))),
             sweep: Rc::new(Sweep::default()),
             buffers: BufferPool::default(),
+            segments: RefCell::new(SegmentCache::new(SEGMENT_BYTES_MAX)),
+            bell: Rc::new(Bell::new()?),
             idle: IdlePool::default(),
             retries: RetryBudget::default(),
             metrics,
@@ -76,7 +86,7 @@ impl Core {
             date: RefCell::new(String::new()),
             shared,
         };
-        Rc::new(core)
+        Ok(Rc::new(core))
     }
 
     /// Configuration and fleet as last published.
@@ -115,8 +125,11 @@ fn live<H: Future<Output = ()>>(
 ) -> std::io::Result<()> {
     let driver = shared.driver;
     net::run(driver, async move {
-        let core = Core::new(index, shared);
+        let core = Core::new(index, shared)?;
+        warm(&core);
         tick(&core);
+        let (bell, sweep) = (Rc::clone(&core.bell), Rc::clone(&core.sweep));
+        net::spawn(async move { bell.listen(|| sweep.ended()).await });
         for socket in listeners {
             let listener = Listener::from_std(socket)?;
             let core = Rc::clone(&core);
@@ -136,15 +149,21 @@ fn live<H: Future<Output = ()>>(
     })?
 }
 
+/// Builds what the tokenizers keep for each thread, so that no caller waits for it.
+fn warm(core: &Core) {
+    let published = core.published();
+    let models = published.fleet.pools.iter().filter_map(|pool| pool.model());
+    models.for_each(|model| model.tokenizer().warm());
+}
+
 /// The core's heart: it sweeps, and ends the core after a drain.
 async fn beat(core: Rc<Core>) {
-    let mut planned_ms = clock::now_ms();
     loop {
+        let planned_ns = clock::now_ns().saturating_add(SWEEP_MS.saturating_mul(1_000_000));
         net::sleep(Duration::from_millis(SWEEP_MS)).await;
-        planned_ms = planned_ms.saturating_add(SWEEP_MS);
-        let late_ms = clock::now_ms().saturating_sub(planned_ms);
-        core.metrics.loop_stall.observe_ns(late_ms.saturating_mul(1_000_000));
-        planned_ms = clock::now_ms();
+        // The timer's own tick of 1 ms is no stall.
+        let late_ns = clock::now_ns().saturating_sub(planned_ns).saturating_sub(1_000_000);
+        core.metrics.loop_stall.observe_ns(late_ns);
         tick(&core);
         let over = core.failed.get() || core.shared.flags.stop_now.load(Relaxed);
         if over || (core.draining() && core.connections.get() == 0) {
@@ -157,6 +176,7 @@ async fn beat(core: Rc<Core>) {
 /// open would be given connections that nobody accepts.
 async fn end(core: &Rc<Core>) {
     core.sweep.end();
+    core.bell.ringer().ring();
     for _ in 0..LAST_SWEEPS {
         tick(core);
         // Each task holds the core.

@@ -49,7 +49,27 @@ pub(super) async fn send(
     ticket: &Ticket<'_>,
 ) -> Result<Next, Failure> {
     let skipped = body::skip(core, client, request).await;
-    let close = !skipped || ticket.closes();
+    write(core, client, request, json, (ticket, !skipped || ticket.closes())).await
+}
+
+/// Sends a local answer to a request whose body was read.
+pub(super) async fn reply(
+    core: &Rc<Core>,
+    client: &mut Client,
+    request: &RequestHead,
+    json: &[u8],
+    ticket: &Ticket<'_>,
+) -> Result<Next, Failure> {
+    write(core, client, request, json, (ticket, ticket.closes())).await
+}
+
+async fn write(
+    core: &Rc<Core>,
+    client: &mut Client,
+    request: &RequestHead,
+    json: &[u8],
+    (ticket, close): (&Ticket<'_>, bool),
+) -> Result<Next, Failure> {
     let mut out = Vec::with_capacity(json.len() + 256);
     let mut head = Head::new(&mut out, 200, ticket);
     head.field("content-type", b"application/json");

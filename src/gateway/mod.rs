@@ -18,6 +18,7 @@ mod exchange;
 mod frames;
 mod idle;
 mod local;
+mod models;
 mod plan;
 mod process;
 mod prompt;
@@ -30,6 +31,7 @@ mod side;
 mod supervise;
 mod sweep;
 mod ticket;
+mod tokenize;
 mod upstream;
 
 pub use process::Gateway;

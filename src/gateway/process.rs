@@ -11,11 +11,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::core;
+use super::models;
 use super::shared::{Published, Shared};
+use super::side::Side;
 use super::supervise::Cores;
 use crate::admin::{self, Flags, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
+use crate::prompt::segments::SegmentCache;
 use crate::replicas::{Fleet, probe};
 use crate::runtime::affinity;
 use crate::runtime::log::{Level, Log};
@@ -70,7 +73,10 @@ impl Gateway {
         if config.usage.path == "none" {
             log.warn("usage.path is \"none\": no usage records are kept");
         }
-        let fleet = Arc::new(Fleet::new(&config, cpus.len(), None));
+        let models = models::load(&config, &log)?;
+        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, None));
+        let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
+            .map_err(|e| format!("cannot start a thread: {e}"))?;
         let published = Published::new(Arc::clone(&config), fleet);
         let flags = Arc::new(Flags::default());
         let shared = Arc::new(Shared {
@@ -78,6 +84,7 @@ impl Gateway {
             driver,
             shards: cpus.iter().map(|_| Arc::new(Shard::default())).collect(),
             usage,
+            side,
             log,
             flags: Arc::clone(&flags),
         });

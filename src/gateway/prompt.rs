@@ -4,13 +4,31 @@
 //! Never holds its core for long: a long text is encoded in turns, and what cannot be cut goes to
 //! a thread beside the cores ([`super::side`]). While it waits the client is watched.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
 use super::body::Body;
 use super::connection::Client;
+use super::core::Core;
 use super::reply::Failure;
-use crate::openai::{self, Call, Endpoint, Truncate};
+use super::side::{Busy, Lost};
+use crate::openai::{self, Call, Endpoint};
 use crate::prompt::blocks::{self, Root};
+use crate::prompt::model::{self, Ask};
+use crate::prompt::segments::SegmentCache;
+use crate::prompt::work::{Terms, Turn, Work};
 use crate::prompt::{Basis, Prompt};
 use crate::replicas::{Pool, Served};
+use crate::runtime::clock;
+
+/// Bytes encoded in one turn of a core: half a millisecond of text that nobody has sent before.
+const TURN_BYTES: usize = 8 * 1024;
+/// A longer body is rendered beside the cores, unless its template is known to be quick: others
+/// take some 10 us a KiB and cannot be interrupted.
+const RENDER_BYTES_MAX: usize = 32 * 1024;
 
 /// Output tokens of a completion that names no limit: the API's default, and vLLM's.
 const COMPLETION_TOKENS_DEFAULT: u64 = 16;
@@ -24,6 +42,11 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
+    fn terms(&self, body: &[u8]) -> Terms {
+        let blocks = (self.root(body), self.pool.block_tokens());
+        Terms::new(self.endpoint, self.call, self.served.context_tokens, blocks)
+    }
+
     fn root(&self, body: &[u8]) -> Root {
         let salt = self.call.policy_fields.iter().find(|field| field.name == "cache_salt");
         let salt = salt.and_then(|field| openai::texts(field.value.span.of(body)).pop());
@@ -34,57 +57,116 @@ impl Asked<'_> {
 /// Knows the prompts of a call.
 ///
 /// # Errors
-/// They do not fit into the context.
-pub(super) fn read(asked: &Asked<'_>, client: &Client, body: &Body) -> Result<Prompt, Failure> {
-    let bytes = body.bytes(client);
-    let prompt = token_lists(asked, bytes).unwrap_or_else(|| estimate(asked, bytes));
+/// They do not fit into the context, the client goes meanwhile, or too many long prompts wait.
+pub(super) async fn read(
+    core: &Rc<Core>,
+    client: &mut Client,
+    asked: &Asked<'_>,
+    body: &Body,
+) -> Result<Prompt, Failure> {
+    let known = exact(core, client, asked, body).await?;
+    let prompt = known.map_or_else(|| estimate(asked, body.bytes(client)), |(prompt, _)| prompt);
     fits(asked, &prompt)?;
     Ok(prompt)
 }
 
-/// Prompts that came as token ids need no tokenizer.
-fn token_lists(asked: &Asked<'_>, body: &[u8]) -> Option<Prompt> {
-    let lists = match asked.call.prompt {
-        openai::Prompt::Tokens { .. } | openai::Prompt::TokenLists { .. } => {
-            openai::token_ids(asked.call.prompt_span?.of(body))
-        }
-        _ => return None,
-    };
-    let lists: Vec<_> = lists.into_iter().map(|ids| truncated(asked, ids)).collect();
-    let mut hashes = Vec::new();
-    let block_tokens = asked.pool.block_tokens();
-    let first = lists.first().map(Vec::as_slice).unwrap_or_default();
-    blocks::of_tokens(asked.root(body), first, block_tokens as usize, &mut hashes);
-    Some(Prompt {
-        tokens: lists.iter().map(|ids| ids.len() as u64).sum(),
-        longest: lists.iter().map(Vec::len).max().unwrap_or(0) as u64,
-        basis: if asked.call.embeds { Basis::Estimate } else { Basis::Exact },
-        hashes,
-        block_tokens,
-    })
+/// The prompts of a call with their ids; `None` when they can only be estimated.
+///
+/// # Errors
+/// The client goes, or too many long prompts wait.
+pub(super) async fn exact(
+    core: &Rc<Core>,
+    client: &mut Client,
+    asked: &Asked<'_>,
+    body: &Body,
+) -> Result<Option<(Prompt, Vec<Vec<u32>>)>, Failure> {
+    let bytes = body.bytes(client);
+    let ask = Ask { endpoint: asked.endpoint, call: asked.call, body: bytes, unix_s: unix_s() };
+    let terms = asked.terms(bytes);
+    if let Some(source) = model::of_ids(&ask) {
+        let work = Work::new(None, source, terms);
+        return encode(core, client, work).await;
+    }
+    let Some(model) = asked.pool.model() else { return Ok(None) };
+    if bytes.len() > RENDER_BYTES_MAX && !model.is_quick(&ask) {
+        let (model, call, bytes) = (Arc::clone(model), asked.call.clone(), bytes.to_vec());
+        let endpoint = asked.endpoint;
+        return beside(core, client, move |cache| {
+            let ask = Ask { endpoint, call: &call, body: &bytes, unix_s: ask.unix_s };
+            let mut work = Work::new(Some(model.tokenizer()), model.source(&ask).ok()?, terms);
+            work.rest(cache).ok()?;
+            Some(work.finish())
+        })
+        .await;
+    }
+    match model.source(&ask) {
+        Ok(source) => encode(core, client, Work::new(Some(model.tokenizer()), source, terms)).await,
+        // What the engine will refuse it shall refuse in its own words.
+        Err(_) => Ok(None),
+    }
 }
 
-/// What is left of a prompt once the engine has cut it to `truncate_prompt_tokens`: its end, or
-/// its start with `truncation_side` right.
-fn truncated(asked: &Asked<'_>, mut ids: Vec<u32>) -> Vec<u32> {
-    let context = asked.served.context_tokens;
-    let most = match asked.call.truncate {
-        None => return ids,
-        Some(Truncate::To(most)) => most,
-        // A token of the context is left for the answer, where there is one (vLLM 0.32).
-        Some(Truncate::ToContext) => match context {
-            Some(context) => context.saturating_sub(u64::from(asked.endpoint.generates())),
-            None => return ids,
-        },
-    };
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
-    if ids.len() > most {
-        match asked.call.truncate_right {
-            Some(true) => ids.truncate(most),
-            _ => drop(ids.drain(..ids.len() - most)),
+/// Encodes in turns; what cannot be cut goes to a thread beside the cores.
+async fn encode(
+    core: &Rc<Core>,
+    client: &mut Client,
+    mut work: Work,
+) -> Result<Option<(Prompt, Vec<Vec<u32>>)>, Failure> {
+    loop {
+        let turn = work.turn(&mut core.segments.borrow_mut(), TURN_BYTES);
+        match turn {
+            Ok(Turn::Done) => return Ok(Some(work.finish())),
+            Ok(Turn::More) => {
+                core.bell.turn().await;
+                if poll_fn(|cx| Poll::Ready(client.poll_gone(cx, core).is_ready())).await {
+                    return Err(Failure::ClientGone);
+                }
+            }
+            Ok(Turn::Long) => {
+                return beside(core, client, move |cache| {
+                    work.rest(cache).ok()?;
+                    Some(work.finish())
+                })
+                .await;
+            }
+            Err(_) => return Ok(None),
         }
     }
-    ids
+}
+
+/// Does `job` on a thread beside the cores and waits for it, watching the client.
+async fn beside<T: Send + 'static>(
+    core: &Rc<Core>,
+    client: &mut Client,
+    job: impl FnOnce(&mut SegmentCache) -> Option<T> + Send + 'static,
+) -> Result<Option<T>, Failure> {
+    core.metrics.long_prompts.inc();
+    let answer = core.shared.side.submit(&core.bell, job).map_err(|Busy| Failure::Busy)?;
+    let mut rung = pin!(core.bell.rung());
+    poll_fn(|cx| {
+        loop {
+            match answer.take() {
+                Ok(Some(answer)) => return Poll::Ready(Ok(answer)),
+                Err(Lost) => return Poll::Ready(Ok(None)),
+                Ok(None) => {}
+            }
+            if client.poll_gone(cx, core).is_ready() {
+                return Poll::Ready(Err(Failure::ClientGone));
+            }
+            if core.sweep.ended() {
+                return Poll::Ready(Err(Failure::Stopping));
+            }
+            if rung.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            rung.set(core.bell.rung());
+        }
+    })
+    .await
+}
+
+fn unix_s() -> i64 {
+    i64::try_from(clock::unix_ms() / 1000).unwrap_or(0)
 }
 
 /// Without a tokenizer: tokens by the bytes of the text, and chunks of the text itself.

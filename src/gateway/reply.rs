@@ -48,6 +48,8 @@ pub(super) enum Failure {
     NoHealthyReplica,
     /// No replica that was asked has room, as the last of them said.
     Full(String),
+    /// More long prompts wait to be read than are allowed to.
+    Busy,
     /// Replicas failed before the first content event and no attempt is left.
     Upstream(String),
     /// The limit of this name passed before the first content event.
@@ -145,6 +147,9 @@ impl Failure {
                 said(503, "no_healthy_replica", "No replica of this model is available now.")
             }
             Failure::Full(message) => said(503, "server_overloaded", message.as_str()),
+            Failure::Busy => {
+                said(429, "server_overloaded", "Too many long prompts at once; try again.")
+            }
             Failure::Upstream(message) => said(502, "upstream_error", message.as_str()),
             Failure::Deadline(limit) => {
                 let message = format!("No answer began within the time limit ({limit}).");
@@ -175,6 +180,7 @@ impl Failure {
         match self {
             Failure::NoHealthyReplica
             | Failure::Full(_)
+            | Failure::Busy
             | Failure::UsageUnavailable
             | Failure::Stopping => Some(1),
             _ => None,
@@ -207,7 +213,9 @@ impl Failure {
             Failure::Upstream(_) => Outcome::UpstreamError,
             Failure::Deadline(_) => Outcome::Deadline,
             Failure::ClientGone => Outcome::ClientCancelled,
-            Failure::Full(_) | Failure::UsageUnavailable => Outcome::RejectedOverload,
+            Failure::Full(_) | Failure::Busy | Failure::UsageUnavailable => {
+                Outcome::RejectedOverload
+            }
             _ => Outcome::RejectedInvalid,
         }
     }

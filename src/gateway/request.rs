@@ -14,6 +14,7 @@ use super::relay;
 use super::reply::Failure;
 use super::shared::Published;
 use super::ticket::Ticket;
+use super::tokenize;
 use super::upstream;
 use crate::admin::Stage;
 use crate::http1::{BodyLength, Method, RequestHead, Span, Version};
@@ -61,7 +62,12 @@ async fn stages(
     ticket.called(&call, body.bytes(client), &served, pool);
     ticket.stage_ended(Stage::Auth);
     let asked = Asked { endpoint, call: &call, served: &served, pool };
-    let prompt = prompt::read(&asked, client, &body)?;
+    if matches!(endpoint, Endpoint::Tokenize | Endpoint::Detokenize)
+        && let Some(next) = tokenize::answer(core, client, head, (&asked, &body), ticket).await?
+    {
+        return Ok(next);
+    }
+    let prompt = prompt::read(core, client, &asked, &body).await?;
     if let Some(tokens) = prompt::room(&asked, &prompt) {
         edits.set_max_tokens(&call, tokens);
     }

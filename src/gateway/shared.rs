@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use super::side::Side;
 use crate::admin::{Flags, Shard};
 use crate::config::{Config, HalfClose, Retry, Timeouts};
 use crate::net::Driver;
+use crate::prompt::segments::SegmentCache;
 use crate::replicas::Fleet;
 use crate::routing::Policy;
 use crate::runtime::log::Log;
@@ -84,6 +86,8 @@ pub(super) struct Shared {
     pub shards: Vec<Arc<Shard>>,
     /// Where usage records go.
     pub usage: UsageSink,
+    /// Threads for what would hold a core too long.
+    pub side: Side<SegmentCache>,
     /// Where log lines go.
     pub log: Log,
     /// Drain and stop.

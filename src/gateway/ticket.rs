@@ -290,6 +290,12 @@ impl<'t> Ticket<'t> {
         self.ended(failure.outcome());
     }
 
+    /// The gateway itself has answered.
+    pub(super) fn answered_here(&mut self) {
+        self.status = 200;
+        self.ended(Outcome::Ok);
+    }
+
     /// The client went away at `noticed_ns`, and its exchange has just been closed.
     pub(super) fn cancelled(&self, noticed_ns: Option<u64>) {
         let Some(noticed_ns) = noticed_ns.filter(|_| self.attempts > 0) else { return };

@@ -171,6 +171,20 @@ pub fn read_call(endpoint: Endpoint, body: &[u8]) -> Result<Call, BodyError> {
     Ok(reader.call)
 }
 
+/// The value of the member `name` of a body that was read, the last when it is there twice.
+#[must_use]
+pub fn member(body: &[u8], name: &str) -> Option<Value> {
+    let mut found = None;
+    let mut scanner = Scanner::new(body).ok()?;
+    let read = scanner.object(|scanner, key| {
+        let named = key.name == name.as_bytes();
+        let value = scanner.value()?;
+        found = if named { Some(value) } else { found };
+        Ok::<(), json::Error>(())
+    });
+    read.ok().and(found)
+}
+
 impl Call {
     /// The name of the model that was asked for.
     #[must_use]

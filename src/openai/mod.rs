@@ -32,7 +32,7 @@ mod prompt;
 
 pub use crate::http1::Span;
 pub use answer::{Answer, EngineError, Usage, read_answer};
-pub use call::{Call, Truncate, read_call};
+pub use call::{Call, Truncate, member, read_call};
 pub use edit::Edits;
 pub use endpoint::{Endpoint, Method, RouteError, route};
 pub use error::{ApiError, BodyError, BodyErrorCode};

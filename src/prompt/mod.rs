@@ -5,8 +5,9 @@
 //! - [`harmony`]: a chat as gpt-oss reads it.
 //! - [`convert`]: `/v1/messages` and `/v1/responses` bodies as the chat that the engine makes of
 //!   them; [`tree`] is the JSON that both read.
-//! - [`tokenizer`]: text to ids; [`segments`]: a core's memory of parts that it has encoded.
-//! - [`work`]: encoding in turns of bounded work, truncation, and the hashes of [`blocks`].
+//! - [`tokenizer`]: text to ids; [`encode`]: the same in turns, part by part, through
+//!   [`segments`], a core's memory of parts that it has encoded.
+//! - [`work`]: all prompts of a call in turns: tokens, truncation, and the hashes of [`blocks`].
 //! - [`standing`]: how far a pool's counts can be trusted, and the estimate where not.
 //!
 //! Pure functions of bytes, tables and a time that the caller gives: no I/O on the path of a
@@ -20,12 +21,15 @@
 
 pub mod blocks;
 pub mod convert;
+pub mod encode;
 pub mod harmony;
+pub mod model;
 pub mod segments;
 pub mod standing;
 pub mod template;
 pub mod tokenizer;
 pub mod tree;
+pub mod work;
 
 use blocks::BlockHash;
 

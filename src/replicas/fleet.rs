@@ -11,6 +11,7 @@ use super::health::Health;
 use super::ledger::Ledger;
 use crate::config;
 use crate::openai::models::Entry;
+use crate::prompt::model::Model;
 use crate::prompt::standing::Standing;
 
 /// One vLLM server.
@@ -69,8 +70,10 @@ pub struct Pool {
     pub api_key: Option<config::Secret>,
     /// Prices for usage records.
     pub price: Option<config::Price>,
-    /// How its prompts are counted, and how far that can be trusted.
+    /// How far counts of its prompts can be trusted.
     pub prompts: Standing,
+    /// Tokenizer and template, when configured.
+    model: Option<Arc<Model>>,
     /// Configured tokens in a block of the KV cache.
     block_tokens: Option<u32>,
 }
@@ -79,7 +82,17 @@ impl Pool {
     /// How its prompts are counted: `exact`, `estimate`, or `fell_back` to estimates.
     #[must_use]
     pub fn prompt_mode(&self) -> &'static str {
-        "estimate"
+        match &self.model {
+            None => "estimate",
+            Some(_) if self.prompts.fell_back() => "fell_back",
+            Some(_) => "exact",
+        }
+    }
+
+    /// What turns its prompts into the engine's tokens, as long as its counts can be trusted.
+    #[must_use]
+    pub fn model(&self) -> Option<&Arc<Model>> {
+        self.model.as_ref().filter(|_| !self.prompts.fell_back())
     }
 
     /// Tokens in a block of its replicas' KV cache, as configured or learned; 0 = not known, or
@@ -142,9 +155,14 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Builds the fleet of `config`, taking over the replicas of `old` by pool and id.
+    /// Builds the fleet of `config` with `models` by pool name, taking over the replicas of `old` by pool and id.
     #[must_use]
-    pub fn new(config: &config::Config, cores: usize, old: Option<&Fleet>) -> Fleet {
+    pub fn new(
+        config: &config::Config,
+        cores: usize,
+        models: &HashMap<String, Arc<Model>>,
+        old: Option<&Fleet>,
+    ) -> Fleet {
         let kept = |pool: &str, replica: &config::Replica| {
             let pool = old?.pools.iter().find(|p| &*p.name == pool)?;
             pool.replicas
@@ -166,6 +184,7 @@ impl Fleet {
                     api_key: pool.api_key.clone(),
                     price: pool.price,
                     prompts: Standing::default(),
+                    model: models.get(&pool.name).map(Arc::clone),
                     block_tokens: pool.block_size.and_then(|tokens| tokens.try_into().ok()),
                 })
             })

@@ -69,6 +69,34 @@ impl Library {
         Ok(())
     }
 
+    /// Appends the ids of `text`, in which no added token is special.
+    pub(super) fn encode_ordinary(
+        &self,
+        text: &str,
+        out: &mut Vec<u32>,
+    ) -> Result<(), EncodeError> {
+        match self {
+            Library::Fast(fast) => {
+                out.extend_from_slice(&fast.encode_ordinary(text).map_err(EncodeError::new)?);
+            }
+            Library::Reference(reference) => {
+                // The library keeps this choice in the tokenizer itself. Rare: gpt-oss alone asks.
+                let mut ordinary = reference.clone();
+                ordinary.set_encode_special_tokens(true);
+                let encoding = ordinary.encode_fast(text, false).map_err(EncodeError::new)?;
+                out.extend_from_slice(encoding.get_ids());
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn has_token(&self, token: &str) -> bool {
+        match self {
+            Library::Fast(fast) => fast.token_to_id(token).is_some(),
+            Library::Reference(reference) => reference.token_to_id(token).is_some(),
+        }
+    }
+
     /// The ids of `text` with those that the file's post-processor puts around it.
     pub(super) fn encode_with_special(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
         match self {

@@ -68,6 +68,11 @@ impl std::error::Error for LoadError {}
 pub struct EncodeError(String);
 
 impl EncodeError {
+    /// Text, where only token ids were expected.
+    pub(super) fn no_tokenizer() -> EncodeError {
+        EncodeError("there is no tokenizer for a text".to_owned())
+    }
+
     pub(super) fn new(error: impl fmt::Display) -> EncodeError {
         EncodeError(error.to_string())
     }
@@ -192,6 +197,19 @@ impl Tokenizer {
             Err(_) => out.truncate(start),
         }
         encoded
+    }
+
+    /// Appends the ids of `text` in which the names of special tokens are no more than text.
+    ///
+    /// # Errors
+    /// The library's; nothing is appended then.
+    pub fn encode_ordinary(&self, text: &str, out: &mut Vec<u32>) -> Result<(), EncodeError> {
+        self.library.encode_ordinary(text, out)
+    }
+
+    /// Is `token` one of the vocabulary, added ones among it?
+    pub fn has_token(&self, token: &str) -> bool {
+        self.library.has_token(token)
     }
 
     /// The text of `ids`, as `decode` of transformers has it: ids out of the vocabulary are left
