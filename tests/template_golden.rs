@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use expedite::prompt::template::{LocalTime, RenderError, Specials, Template};
+use expedite::openai::Endpoint;
+use expedite::prompt::template::{Chat, LocalTime, RenderError, Specials, Template};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
@@ -68,6 +69,8 @@ fn differs(golden: &Golden, ours: &Result<String, RenderError>) -> Option<String
 }
 
 fn compare(name: &str, template: &Template) {
+    let tokenize = name.ends_with("@tokenize");
+    let endpoint = if tokenize { Endpoint::Tokenize } else { Endpoint::ChatCompletions };
     let golden = golden();
     let golden = &golden[name];
     let mut wrong = Vec::new();
@@ -75,7 +78,9 @@ fn compare(name: &str, template: &Template) {
     assert!(conversations.len() >= 60 && conversations.len() == golden.len());
     for conversation in &conversations {
         let mut out = String::new();
-        let ours = template.render(conversation.body.get().as_bytes(), &now(), &mut out);
+        let body = conversation.body.get().as_bytes();
+        let ours = Chat::read(endpoint, body)
+            .and_then(|chat| template.render_chat(&chat, &now(), &mut out));
         if let Some(what) = differs(&golden[&conversation.name], &ours.map(|_| out)) {
             wrong.push(format!("{}: {what}", conversation.name));
         }
@@ -87,7 +92,7 @@ fn own(name: &str) {
     let mut specials = Specials::default();
     specials.add("bos_token", "<s>");
     specials.add("eos_token", "</s>");
-    let source = read(&format!("{name}.jinja"));
+    let source = read(&format!("{}.jinja", name.trim_end_matches("@tokenize")));
     compare(name, &Template::parse(&source, specials).unwrap());
 }
 
@@ -105,6 +110,11 @@ fn what_templates_use_of_jinja_and_python_renders_alike() {
 #[test]
 fn a_template_of_parts_renders_alike() {
     own("parts");
+}
+
+#[test]
+fn tokenize_knows_fewer_members() {
+    own("parts@tokenize");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use super::super::supervise::Cores;
 use super::super::ticket::Ticket;
 use super::*;
 use crate::config::Config;
+use crate::gateway::side::Side;
 use crate::http1::parse_request;
 use crate::net::{Driver, Stream};
 use crate::openai::Endpoint;
@@ -20,6 +21,7 @@ use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
 use crate::tenants::KeyId;
 use crate::usage::UsageWriter;
+use std::collections::HashMap;
 
 /// What the cores share, without a core, and the usage writer with its file.
 fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
@@ -37,6 +39,7 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
         driver: Driver::Epoll,
         shards: (0..cores).map(|_| Arc::default()).collect(),
         usage,
+        side: Side::start(1, || SegmentCache::new(1 << 20)).expect("threads"),
         log: Log::new(Level::Off, false),
         flags: Arc::default(),
     };
@@ -48,7 +51,7 @@ fn a_panic_costs_its_own_request_and_nothing_else() {
     let (shared, writer, file) = shared(1);
     let of_core = Arc::clone(&shared);
     net::run(Driver::Epoll, async move {
-        let core = Core::new(0, of_core);
+        let core = Core::new(0, of_core).expect("core");
         let panicking = Rc::clone(&core);
         let request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\n\r\n";
         let head = parse_request(request).expect("head");
@@ -147,7 +150,7 @@ fn a_client_that_reads_nothing_has_gone() {
     let _reads_nothing = TcpStream::connect(listener.local_addr().expect("address"));
     let (socket, _) = listener.accept().expect("accept");
     net::run(Driver::Epoll, async move {
-        let core = Core::new(0, shared);
+        let core = Core::new(0, shared).expect("core");
         let stream = Stream::from_std(socket).expect("stream");
         let mut client = connection::Client::new(&core, stream);
         let of_sweep = Rc::clone(&core);

@@ -305,7 +305,10 @@ impl<'a> Scanner<'a> {
                     self.at += 1;
                     return Ok(());
                 }
-                Some(b'\\') => self.escape()?,
+                Some(b'\\') => match self.bytes.get(self.at + 1).copied().and_then(short_escape) {
+                    Some(_) => self.at += 2,
+                    None => self.escape()?,
+                },
                 Some(_) => return self.fail("control character in a string"),
                 None => return self.fail("unexpected end of a string"),
             }
@@ -402,11 +405,14 @@ pub fn text(quoted: &[u8]) -> String {
 /// Appends what [`text`] answers; what stands between two escapes is copied whole.
 pub fn push_text(quoted: &str, out: &mut String) {
     let mut rest = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
-    while let Some(at) = memchr::memchr(b'\\', rest.as_bytes())
-        && let Some((plain, escape)) = rest.split_at_checked(at)
+    while let Some((plain, escape)) = rest.split_at_checked(plain_run(rest.as_bytes()))
+        && let Some((_, after)) = escape.split_at_checked(1)
     {
         out.push_str(plain);
-        let (char, taken) = unescape(escape.as_bytes()).unwrap_or(('\\', 1));
+        let (char, taken) = match after.as_bytes().first().copied().and_then(short_escape) {
+            Some(char) => (char, 2),
+            None => unescape(escape.as_bytes()).unwrap_or(('\\', 1)),
+        };
         out.push(char);
         rest = escape.get(taken..).unwrap_or_default();
     }
@@ -440,18 +446,28 @@ fn key_name<'k>(quoted: &'k [u8], buffer: &'k mut [u8; KEY_BYTES_MAX]) -> &'k [u
 /// Decodes the escape at the start of `bytes`; answers the character and the bytes it took.
 fn unescape(bytes: &[u8]) -> Result<(char, usize), &'static str> {
     let char = match bytes.get(1) {
-        Some(b'"') => '"',
-        Some(b'\\') => '\\',
-        Some(b'/') => '/',
-        Some(b'b') => '\u{8}',
-        Some(b'f') => '\u{c}',
-        Some(b'n') => '\n',
-        Some(b'r') => '\r',
-        Some(b't') => '\t',
         Some(b'u') => return unescape_unicode(bytes),
-        _ => return Err("unknown escape in a string"),
+        Some(&byte) => short_escape(byte),
+        None => None,
     };
+    let char = char.ok_or("unknown escape in a string")?;
     Ok((char, 2))
+}
+
+/// The character of an escape of two bytes, from the second.
+#[inline]
+fn short_escape(byte: u8) -> Option<char> {
+    Some(match byte {
+        b'"' => '"',
+        b'\\' => '\\',
+        b'/' => '/',
+        b'b' => '\u{8}',
+        b'f' => '\u{c}',
+        b'n' => '\n',
+        b'r' => '\r',
+        b't' => '\t',
+        _ => return None,
+    })
 }
 
 /// RFC 8259, section 7: a character outside the basic plane is a pair of surrogates.

@@ -134,10 +134,9 @@ impl Model {
         };
         let server = match &chats {
             Chats::Template(template) => server(template),
-            Chats::Harmony | Chats::Unknown => convert::Server {
-                merge_inline_system: true,
-                ..convert::Server::default()
-            },
+            Chats::Harmony | Chats::Unknown => {
+                convert::Server { merge_inline_system: true, ..convert::Server::default() }
+            }
         };
         Ok(Model { tokenizer: Arc::new(tokenizer), chats, server })
     }
@@ -215,7 +214,9 @@ impl Model {
                 self.chat(ask, ask.body)
             }
             Endpoint::Completions | Endpoint::Tokenize | Endpoint::Embeddings => plain(ask),
-            Endpoint::Messages => self.chat(ask, &convert::messages_to_chat(ask.body, self.server)?),
+            Endpoint::Messages => {
+                self.chat(ask, &convert::messages_to_chat(ask.body, self.server)?)
+            }
             Endpoint::Responses => self.chat(ask, &convert::responses_to_chat(ask.body)?),
             _ => Err(Unknown::Unsupported(ask.endpoint.name().to_owned())),
         }
@@ -315,4 +316,3 @@ impl Source {
         Source { prompts: Vec::new(), media_parts: 0 }
     }
 }
-

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use super::blocks::{self, BlockHash, Root};
+use super::encode::{EncodeJob, Progress};
 use super::model::{Piece, Source, Text};
 use super::segments::SegmentCache;
-use super::encode::{EncodeJob, Progress};
 use super::tokenizer::{EncodeError, Tokenizer};
 use super::{Basis, Prompt};
 use crate::openai::{Call, Endpoint, Truncate};

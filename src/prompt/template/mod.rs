@@ -311,3 +311,7 @@ impl Source {
 fn whole(text: &str) -> Result<Value, crate::openai::json::Error> {
     value::at(text, Span::between(0, text.len()))
 }
+
+#[cfg(test)]
+#[path = "hostile_tests.rs"]
+mod tests;

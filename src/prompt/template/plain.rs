@@ -11,7 +11,8 @@ use super::chat::{Chat, Message, present, slice};
 use super::content::BILLING_HEADER;
 use super::load::Specials;
 use super::python::is_space;
-use crate::openai::json::{self, Kind};
+use crate::openai::Span;
+use crate::openai::json::{self, Kind, Scanner};
 
 /// A template whose plain loop is written out here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +96,11 @@ impl Plain {
         let named = message.name.is_none_or(|name| name.kind == Kind::String);
         let bare = present(message.tool_calls).is_none() && message.tool_call_id.is_none();
         let told = self == Plain::Qwen && present(message.reasoning).is_some();
-        let content = message.content.filter(|content| content.kind == Kind::String)?;
+        let content = match message.content? {
+            content if content.kind == Kind::String => content,
+            content if content.kind == Kind::Array => only_text(text, content.span)?,
+            _ => return None,
+        };
         (named && bare && !told).then_some((role, content))
     }
 
@@ -114,6 +119,35 @@ impl Plain {
             out.truncate(from);
         }
         done.is_some()
+    }
+}
+
+/// The text of `[{"type": "text", "text": ".."}]`, which is the same to every template here.
+fn only_text(text: &str, list: Span) -> Option<json::Value> {
+    let mut scanner = Scanner::of_text(slice(text, list)).ok()?;
+    let (mut found, mut typed) = (None, false);
+    let count = scanner.array(|scanner, _| {
+        scanner.object(|scanner, key| {
+            let mut value = scanner.value()?;
+            value.span.start += list.start;
+            match key.name {
+                b"type" => typed = slice(text, value.span) == "\"text\"",
+                b"text" if value.kind == Kind::String => found = Some(value),
+                _ => return Err(More),
+            }
+            Ok(())
+        })?;
+        Ok::<_, More>(())
+    });
+    found.filter(|_| typed && matches!(count, Ok(1)))
+}
+
+/// There is more to it than one text.
+struct More;
+
+impl From<json::Error> for More {
+    fn from(_: json::Error) -> Self {
+        More
     }
 }
 
@@ -258,8 +292,8 @@ fn is_query(quoted: &str) -> bool {
 fn push_answer(out: &mut String, quoted: &str, recent: bool, last: bool) -> Option<()> {
     let from = out.len();
     json::push_text(quoted, out);
-    let as_it_is = !(recent && last) && !out.get(from..)?.contains("</think>");
-    if as_it_is {
+    let reshaped = (recent && last) || out.get(from..)?.contains("</think>");
+    if !reshaped {
         return Some(());
     }
     let text = out.split_off(from);

@@ -90,7 +90,14 @@ fn body(rng: &mut fastrand::Rng) -> String {
             _ => "assistant",
         };
         let content = text(rng);
-        let content = quoted(&content, rng);
+        let mut content = quoted(&content, rng);
+        if rng.u8(..6) == 0 {
+            content = match rng.u8(..6) {
+                0 => format!(r#"[{{"text":{content},"type":"text"}},"x"]"#),
+                1 => format!(r#"[{{"type":"text","text":{content},"more":1}}]"#),
+                _ => format!(r#" [ {{ "type" : "text" , "text" : {content} }} ] "#),
+            };
+        }
         let name = if rng.u8(..20) == 0 { r#","name":"n""# } else { "" };
         let calls = if rng.u8(..20) == 0 { r#","tool_calls":null"# } else { "" };
         messages.push(format!(r#"{{"role": "{role}" ,"content":{content}{name}{calls}}}"#));
@@ -152,6 +159,11 @@ fn what_is_more_than_roles_and_texts_is_left_to_the_engine() {
         r#",{"role":"us\u0065r","content":"x"}"#,
         r#",{"role":"assistant","content":null}"#,
         r#",{"role":"assistant","content":[]}"#,
+        r#",{"role":"assistant","content":["x"]}"#,
+        r#",{"role":"assistant","content":[{"text":"x"}]}"#,
+        r#",{"role":"assistant","content":[{"type":"text","text":"x","text":null}]}"#,
+        r#",{"role":"assistant","content":[{"type":"text","text":"x","more":1}]}"#,
+        r#",{"role":"assistant","content":[{"type":"text","text":"x"},{}]}"#,
         r#",{"role":"assistant"}"#,
         r#",{"role":"assistant","content":"x","tool_calls":[]}"#,
         r#",{"role":"assistant","content":"x","name":null}"#,

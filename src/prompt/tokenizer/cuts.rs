@@ -157,7 +157,7 @@ impl Cuts {
     }
 
     /// Whether the text can be cut between these two, by the numbered rules of this module.
-    pub(super) fn between(&self, before: char, after: char) -> bool {
+    pub fn between(&self, before: char, after: char) -> bool {
         match after {
             ' ' => before.is_alphanumeric() || before.is_ascii_punctuation(),
             '、' | '。' | '，' | '！' | '？' | '：' | '；' => is_old_letter(before),

@@ -16,6 +16,9 @@ goes the way that it goes in the server:
                                            parse_chat_messages, safe_apply_chat_template
   tokenizer.apply_chat_template            the rendering itself
 
+and once more as /tokenize takes it (TokenizeChatRequest, ServingTokenization.create_tokenize),
+with one template, under the name of parts@tokenize.
+
 Media are not fetched: the tracker is told not to look, and a template that takes text gets no
 placeholder, so that what is compared is the text. The clock stands at 2024-07-26 09:05:07.
 
@@ -39,12 +42,13 @@ import transformers.utils.chat_template_utils as chat_template_utils
 import vllm.renderers.chat_utils as chat_utils
 from transformers import AutoTokenizer
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest
 from vllm.renderers.hf import resolve_chat_template_content_format, safe_apply_chat_template
 from vllm.renderers.params import merge_kwargs
 
 HERE = pathlib.Path(__file__).resolve().parent
 CACHE = HERE.parents[2] / ".cache" / "tokenizers"
-OURS = ["features", "llama_tools", "mistral_like", "parts"]
+OURS = ["features", "llama_tools", "mistral_like", "parts", "parts@tokenize"]
 VENDORS = ["qwen3", "llama3", "llama3_1", "deepseek_v3", "gemma3"]
 OUR_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 LONG = 400
@@ -92,8 +96,8 @@ chat_template_utils.datetime = Clock
 chat_utils.MultiModalItemTracker = NoMedia
 
 
-def render(tokenizer, body):
-    request = ChatCompletionRequest.model_validate(body)
+def render(tokenizer, body, model):
+    request = model.model_validate(body)
     tools = None if request.tools is None else [tool.model_dump() for tool in request.tools]
     defaults = merge_kwargs(None, dict(tools=tools, tokenize=False))
     params = request.build_chat_params(None, "auto").with_defaults(defaults)
@@ -116,15 +120,16 @@ def tokenizer_of(name):
     shutil.copy(CACHE / "llama3" / "tokenizer.json", folder)
     config = dict(tokenizer_class="PreTrainedTokenizerFast", **OUR_TOKENS)
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    shutil.copy(HERE / f"{name}.jinja", folder / "chat_template.jinja")
+    source = name.partition("@")[0]
+    shutil.copy(HERE / f"{source}.jinja", folder / "chat_template.jinja")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     shutil.rmtree(folder)
     return tokenizer
 
 
-def result(tokenizer, body, name):
+def result(tokenizer, body, name, model):
     try:
-        text = render(tokenizer, json.loads(json.dumps(body)))
+        text = render(tokenizer, json.loads(json.dumps(body)), model)
     except Exception as error:
         print(f"  {name}: {type(error).__name__}: {str(error)[:90]!r}", file=sys.stderr)
         return None
@@ -140,7 +145,10 @@ def main():
     for name in sys.argv[1:] or OURS + VENDORS:
         print(name, file=sys.stderr)
         tokenizer = tokenizer_of(name)
-        golden[name] = {c["name"]: result(tokenizer, c["body"], c["name"]) for c in conversations}
+        model = TokenizeChatRequest if name.endswith("@tokenize") else ChatCompletionRequest
+        golden[name] = {
+            c["name"]: result(tokenizer, c["body"], c["name"], model) for c in conversations
+        }
     rows = []
     for name in sorted(golden):
         cells = (f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in golden[name].items())
