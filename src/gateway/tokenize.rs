@@ -49,6 +49,10 @@ async fn tokens(
     model: &Model,
 ) -> Result<Option<Vec<u8>>, Failure> {
     let Some(context) = asked.served.context_tokens else { return Ok(None) };
+    // A list of prompts the engine refuses.
+    if asked.call.prompt != openai::Prompt::Text && asked.call.messages_span.is_none() {
+        return Ok(None);
+    }
     let strings = match openai::member(body.bytes(client), "return_token_strs") {
         None => false,
         Some(value) => match value.kind {
@@ -60,7 +64,7 @@ async fn tokens(
     let Some((known, prompts)) = prompt::exact(core, client, asked, body).await? else {
         return Ok(None);
     };
-    // With media the count is the engine's alone to tell; a list of prompts it refuses.
+    // With media the count is the engine's alone to tell.
     let (crate::prompt::Basis::Exact, [ids]) = (known.basis, prompts.as_slice()) else {
         return Ok(None);
     };

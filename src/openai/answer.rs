@@ -207,8 +207,13 @@ impl Facts {
                         read.count(|read| &mut read.completion, value, json);
                     }
                     b"total_tokens" => read.count(|read| &mut read.total, value, json),
+                    // Anthropic's `input_tokens` leaves out what its cache had and what it took in.
                     b"cache_read_input_tokens" => {
                         read.count(|read| &mut read.cached, value, json);
+                        read.apart = true;
+                    }
+                    b"cache_creation_input_tokens" => {
+                        read.count(|read| &mut read.created, value, json);
                     }
                     _ => {}
                 }
@@ -230,6 +235,9 @@ struct Counts {
     completion: Option<u64>,
     total: Option<u64>,
     cached: Option<u64>,
+    /// `cached` is not among `prompt`.
+    apart: bool,
+    created: Option<u64>,
     odd: bool,
 }
 
@@ -248,7 +256,8 @@ impl Counts {
     fn usage(&self) -> Option<Usage> {
         let completion_tokens = self.completion.unwrap_or(0);
         let total = self.total.filter(|_| self.completion.is_none());
-        let prompt_tokens = self.prompt.or(total)?;
+        let apart = self.cached.filter(|_| self.apart).unwrap_or(0) + self.created.unwrap_or(0);
+        let prompt_tokens = self.prompt.or(total)? + apart;
         Some(Usage { prompt_tokens, completion_tokens, cached_tokens: self.cached })
     }
 }

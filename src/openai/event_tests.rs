@@ -39,7 +39,9 @@ fn usage_of(value: &Value) -> Option<Usage> {
         .find_map(|path| value.pointer(path).filter(|usage| usage.is_object()))?;
     let count = |names: &[&str]| names.iter().find_map(|name| usage.pointer(name)?.as_u64());
     Some(Usage {
-        prompt_tokens: count(&["/prompt_tokens", "/input_tokens"])?,
+        prompt_tokens: count(&["/prompt_tokens", "/input_tokens"])?
+            + count(&["/cache_read_input_tokens"]).unwrap_or(0)
+            + count(&["/cache_creation_input_tokens"]).unwrap_or(0),
         completion_tokens: count(&["/completion_tokens", "/output_tokens"]).unwrap_or(0),
         cached_tokens: count(&[
             "/prompt_tokens_details/cached_tokens",
