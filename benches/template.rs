@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use expedite::openai::Endpoint;
-use expedite::prompt::template::{Chat, LocalTime, Template};
+use expedite::prompt::template::{Chat, LocalTime, Specials, Template};
 
 const ROUNDS: usize = 2_000;
 
@@ -68,7 +68,8 @@ fn measure(name: &str, template: &Template, body: &str) {
             times.push(took);
         }
     }
-    assert!(out.len() > body.len() / 2, "{name}: the text is there");
+    let expected = body.matches("\"role\":\"user\"").count();
+    assert!(out.matches("ser").count() >= expected, "{name}: every turn is there");
     times.sort_by(f64::total_cmp);
     let at = |part: usize| times.get(times.len() * part / 100).copied().unwrap_or_default();
     let read = Chat::read(Endpoint::ChatCompletions, body.as_bytes());
@@ -83,7 +84,34 @@ fn measure(name: &str, template: &Template, body: &str) {
     );
 }
 
+/// How long the limits let a template run that never ends.
+fn measure_limits() {
+    let grow = "{% set ns = namespace(s='x' * 100000) %}\
+                {% for i in range(9999) %}{% set y = ns.s.split('x') %}{% endfor %}";
+    for (name, source) in [
+        (
+            "empty loop",
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        ),
+        ("splitting", grow),
+        ("spelling out", "{% for i in range(9999) %}{{ messages | tojson }}{% endfor %}"),
+        (
+            "comparing",
+            "{% for i in range(9999) %}{% if messages == messages | list %}{% endif %}{% endfor %}",
+        ),
+    ] {
+        let Ok(template) = Template::parse(source, Specials::default()) else { continue };
+        let messages = vec![message("user", &document(1_000)); 1_000];
+        let body = chat(&messages, "");
+        let start = Instant::now();
+        let result = template.render(body.as_bytes(), &LocalTime::from_unix(0), &mut String::new());
+        let took = start.elapsed().as_millis();
+        println!("{name:32} stopped after {took:6} ms: {result:?}");
+    }
+}
+
 fn main() {
+    measure_limits();
     let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/tokenizers");
     let system = message("system", &document(1_000));
     let mut turns = vec![system.clone()];
@@ -97,6 +125,7 @@ fn main() {
         r#"{{"role":"user","content":[{{"type":"text","text":{}}}]}}"#,
         serde_json::to_string(&document(6_300)).unwrap_or_default()
     );
+    let many = vec![message("user", "x"); 4_096];
     for name in ["qwen3", "llama3_1", "deepseek_v3", "gemma3"] {
         let Ok(Some(template)) = Template::load(&cache.join(name), None) else {
             println!("{name}: not fetched; see scripts/fetch-tokenizers");
@@ -110,6 +139,9 @@ fn main() {
         measure(&format!("{name} plain by the engine"), &template, &chat(&long, engine));
         measure(&format!("{name} 8 tools (engine)"), &template, &chat(&long, &tools(8)));
         measure(&format!("{name} 17 turns, 8 tools"), &template, &chat(&turns, &tools(8)));
+        if name != "gemma3" {
+            measure(&format!("{name} 4,096 messages"), &template, &chat(&many, engine));
+        }
     }
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/templates/llama_tools.jinja");
     if let Ok(Some(template)) = Template::load(Path::new("/nonexistent"), Some(&own)) {

@@ -16,10 +16,10 @@ use super::clock::LocalTime;
 use super::value::{Deep, Dict, push_repr};
 use super::{RenderError, methods, python, tojson};
 
-/// Instructions of one render, with 64 bytes of data counted as one. The largest request that we
-/// accept (4,096 messages) takes about 400,000 with the longest templates that are in use; at
-/// 20 to 50 ns each, the limit is reached before 200 ms.
-pub(super) const FUEL: u64 = 4_000_000;
+/// Instructions of one render, with 64 bytes of data counted as one. What we accept at most (4,096
+/// messages, 16 MiB of text) takes about 1,300,000 with the templates in use; a template that never
+/// ends is stopped after 60 to 300 ms (`cargo bench --bench template`).
+pub(super) const FUEL: u64 = 2_000_000;
 
 /// Bytes of one rendered prompt: a context of a million tokens at up to 16 bytes each.
 pub(super) const OUTPUT_BYTES_MAX: usize = 16 << 20;

@@ -177,6 +177,20 @@ fn the_first_media_part_is_where_the_text_stops_being_exact() {
 }
 
 #[test]
+fn what_is_long_is_rendered_up_to_the_limit() {
+    let source = "{% for m in messages %}{{ '<' + m.role + '>' + m.content + '\n' }}{% endfor %}";
+    let template = Template::parse(source, Specials::default()).unwrap();
+    let render = |megabytes: usize| {
+        let content = "word ".repeat(megabytes << 20).split_off(megabytes << 22);
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"{content}"}}]}}"#);
+        let mut out = String::new();
+        template.render(body.as_bytes(), &LocalTime::from_unix(0), &mut out).map(|_| out.len())
+    };
+    assert_eq!(render(15), Ok((15 << 20) + "<user>\n".len()));
+    assert!(matches!(render(16), Err(RenderError::Limit(_))));
+}
+
+#[test]
 fn the_engines_options_change_the_prompt() {
     let source = "{{ tools is none }} {{ x }} {{ messages[0].content }}";
     let body = r#"{"messages":[{"role":"user","content":"a"}],"tool_choice":"none",

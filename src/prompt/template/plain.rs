@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::chat::{Chat, Message, present, slice};
 use super::content::BILLING_HEADER;
+use super::engine::OUTPUT_BYTES_MAX;
 use super::load::Specials;
 use super::python::is_space;
 use crate::openai::Span;
@@ -73,7 +74,12 @@ impl Plain {
     /// The conversation of `chat`, if it has nothing but roles and texts.
     pub(super) fn talk<'a>(self, chat: &Chat<'a>) -> Option<Talk<'a>> {
         let more = [chat.tools, chat.documents, chat.reasoning_effort];
-        if chat.continue_final || chat.messages.is_empty() || more.iter().any(Option::is_some) {
+        let long = chat.text.len() > OUTPUT_BYTES_MAX;
+        if long
+            || chat.continue_final
+            || chat.messages.is_empty()
+            || more.iter().any(Option::is_some)
+        {
             return None;
         }
         let thinking = match chat.kwargs {
