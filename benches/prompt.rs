@@ -16,6 +16,7 @@ use expedite::prompt::model::{Ask, Model, Piece};
 use expedite::prompt::segments::SegmentCache;
 use expedite::prompt::work::{Terms, Turn, Work};
 
+#[allow(dead_code)] // Each user of the generator uses its part.
 #[path = "../tests/support/prompts.rs"]
 mod prompts;
 

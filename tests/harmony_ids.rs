@@ -1,7 +1,7 @@
 //! The ids of a harmony prompt equal vLLM's: each segment encoded as it says, and the whole text
 //! where a prompt says that this is the same.
 //!
-//! Needs `scripts/fetch-tokenizers gptoss`; without its file nothing is compared, and it says so.
+//! Needs `scripts/fetch-tokenizers gptoss`.
 
 use std::path::Path;
 
@@ -13,17 +13,13 @@ use tokenizers::Tokenizer;
 type Render = fn(&[u8], &str, &mut String) -> Result<Harmony, RenderError>;
 
 /// The model's tokenizer, and the same with special tokens taken for text.
-fn tokenizers() -> Option<(Tokenizer, Tokenizer)> {
+fn tokenizers() -> (Tokenizer, Tokenizer) {
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/tokenizers/gptoss/tokenizer.json");
-    if !file.exists() {
-        eprintln!("nothing compared: run scripts/fetch-tokenizers gptoss");
-        return None;
-    }
-    let special = Tokenizer::from_file(&file).unwrap();
+    let special = Tokenizer::from_file(&file).expect("scripts/fetch-tokenizers brings the file");
     let mut ordinary = special.clone();
     ordinary.set_encode_special_tokens(true);
-    Some((special, ordinary))
+    (special, ordinary)
 }
 
 fn encode(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {

@@ -101,6 +101,10 @@ pub struct Shard {
     pub idle_upstreams: Gauge,
     /// Requests between their head and their end.
     pub in_flight: Gauge,
+    /// Parts of prompts that the core knew, and did not know, as last looked at.
+    pub parts: [Gauge; 2],
+    /// Bytes that it keeps of them.
+    pub part_bytes: Gauge,
     /// When the core last swept, in ms since process start: the watchdog looks at it.
     pub beat_ms: Gauge,
     /// By pool name. The lock is taken by this core when a pool is new, and by a scrape.

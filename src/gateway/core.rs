@@ -195,6 +195,11 @@ fn tick(core: &Rc<Core>) {
     core.idle.sweep(now_ms);
     core.metrics.beat_ms.set(i64::try_from(now_ms).unwrap_or(i64::MAX));
     core.metrics.idle_upstreams.set(core.idle.len() as i64);
+    let parts = core.segments.borrow().stats();
+    let [known, new] = &core.metrics.parts;
+    known.set(parts.hits as i64);
+    new.set(parts.misses as i64);
+    core.metrics.part_bytes.set(parts.bytes as i64);
     let unix_s = clock::unix_ms() / 1000;
     super::reply::write_date(&mut core.date.borrow_mut(), unix_s);
 }

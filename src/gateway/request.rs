@@ -1,6 +1,6 @@
 //! THE PATH of a request, stage by stage. Each stage hands a value to the next, so that one cannot
-//! be skipped: head -> endpoint -> tenant -> body -> call -> served name -> prompt -> record slot ->
-//! exchange -> outcome -> usage record.
+//! be skipped: head -> endpoint -> tenant -> body -> call -> served name -> prompt -> record slot
+//! -> exchange -> outcome -> usage record.
 
 use std::rc::Rc;
 

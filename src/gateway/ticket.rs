@@ -416,9 +416,10 @@ impl Ticket<'_> {
         };
         let tools = if call.tools { " with tools" } else { "" };
         self.core.shared.log.warn(&format!(
-            "pool {pool}: a prompt of {}{tools} has {ours} tokens here and {engines} in the engine; \
-             {what}",
-            endpoint.name()
+            "pool {pool}: a prompt of {}{tools} has {ours} tokens here and {engines} in the \
+             engine (template {:016x}); {what}",
+            endpoint.name(),
+            call.pool.template_digest(),
         ));
     }
 

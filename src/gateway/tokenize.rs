@@ -1,5 +1,5 @@
-//! `/tokenize` and `/detokenize`, answered here in vLLM's shape when the pool's tokenizer is loaded;
-//! without one, or for what only the engine can say (errors among it), the engine is asked.
+//! `/tokenize` and `/detokenize`, answered here in vLLM's shape when the pool's tokenizer is
+//! loaded; without one, or for what only the engine can say (errors among it), it is asked.
 
 use std::io::Write as _;
 use std::rc::Rc;

@@ -26,7 +26,7 @@ pub struct Model {
 
 /// How the model's chats become text.
 enum Chats {
-    Template(Template),
+    Template(Box<Template>),
     /// gpt-oss.
     Harmony,
     /// The folder has no template: chats are estimated.
@@ -126,7 +126,7 @@ impl Model {
         let told = |what: &dyn std::fmt::Display| format!("{}: {what}", folder.display());
         let tokenizer = Tokenizer::load(folder).map_err(|e| told(&e))?;
         let chats = match Template::load(folder, template).map_err(|e| told(&e))? {
-            Some(template) => Chats::Template(template),
+            Some(template) => Chats::Template(Box::new(template)),
             None if tokenizer.has_token("<|channel|>") && tokenizer.has_token("<|start|>") => {
                 Chats::Harmony
             }

@@ -95,6 +95,18 @@ impl Pool {
         self.model.as_ref().filter(|_| !self.prompts.fell_back())
     }
 
+    /// A hash of its chat template, for logs; 0 without one.
+    #[must_use]
+    pub fn template_digest(&self) -> u64 {
+        self.model.as_ref().map_or(0, |model| model.template_digest())
+    }
+
+    /// Bytes of its tokenizer's tables, shared with pools that name the same; 0 without one.
+    #[must_use]
+    pub fn tokenizer_bytes(&self) -> usize {
+        self.model.as_ref().map_or(0, |model| model.tokenizer().bytes())
+    }
+
     /// Tokens in a block of its replicas' KV cache, as configured or learned; 0 = not known, or
     /// the replicas differ, so that no block of one is a block of another.
     #[must_use]
@@ -155,7 +167,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Builds the fleet of `config` with `models` by pool name, taking over the replicas of `old` by pool and id.
+    /// Builds the fleet of `config` with `models` by pool name, taking over the replicas of `old`
+    /// by pool and id.
     #[must_use]
     pub fn new(
         config: &config::Config,

@@ -4,8 +4,8 @@
 pub(super) const SAMPLE: &str = "Summarize the report below in three short bullet points for an \
     engineering audience, then list the open questions.\n\nThe new cache keeps 4,096 entries per \
     shard; a miss costs about 12.5 ms, and p99 latency fell from 310 ms to 190 ms (n = 1,204).\n\
-    ```python\ndef total(items: list[dict]) -> float:\n    return sum(item[\"price\"] * item[\"n\"] \
-    for item in items)\n```\n{\"user\": \"maria\", \"ids\": [17, 42], \"ok\": true}\n\
+    ```python\ndef total(items: list[dict]) -> float:\n    return sum(item[\"price\"] \
+    * item[\"n\"] for item in items)\n```\n{\"user\": \"maria\", \"ids\": [17, 42], \"ok\": true}\n\
     Die Lieferung kommt am Donnerstag. \u{4eca}\u{5929}\u{5929}\u{6c14}\u{5f88}\u{597d}\u{3002}";
 
 /// `block_size` of `vllm:cache_config_info` on a metrics page.
