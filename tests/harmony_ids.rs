@@ -58,8 +58,9 @@ fn compare(file: &str, render: Render, (special, ordinary): &(Tokenizer, Tokeniz
 }
 
 #[test]
+#[ignore = "needs scripts/fetch-tokenizers"]
 fn ids_equal_the_engines() {
-    let Some(tokenizers) = tokenizers() else { return };
+    let tokenizers = tokenizers();
     let file = include_str!("data/harmony/golden.json");
     let [chats, whole] = compare(file, render, &tokenizers);
     assert!(chats >= 130 && whole >= 100 && whole < chats, "{whole} whole of {chats}");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::openai::{Call, Endpoint, Prompt, read_call};
 use crate::prompt::blocks::Root;
-use crate::prompt::model::{Ask, Model, Piece, Source, Text};
+use crate::prompt::model::{Ask, Model, Source, Text};
 use crate::prompt::segments::SegmentCache;
 use crate::prompt::work::{Terms, Work};
 use crate::runtime::clock;
@@ -169,7 +169,7 @@ fn counted(
     } else {
         call = Call::default();
         let piece = Text { text: text.to_owned(), add_special: !args.no_special, parts: vec![] };
-        (Endpoint::Completions, Source { prompts: vec![Piece::Text(piece)], media_parts: 0 })
+        (Endpoint::Completions, Source::of(piece))
     };
     let blocks = (Root::new(None, None), args.block_size);
     let terms = Terms::new(endpoint, &call, args.context, blocks);

@@ -11,7 +11,7 @@ use super::convert;
 use super::harmony;
 use super::template::{Chat, LocalTime, RenderError, Template};
 use super::tokenizer::{Engine, Tokenizer};
-use crate::openai::{self, Call, Endpoint};
+use crate::openai::{self, Call, Endpoint, Truncate, read_call};
 
 /// Efforts of thinking that `/v1/messages` knows.
 const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
@@ -53,6 +53,8 @@ pub struct Source {
     /// Pictures, sounds and films. With any, the prompts are two parts of one: the text before the
     /// first of them, and the rest.
     pub media_parts: u32,
+    /// How the engine cuts a prompt that the caller did not ask it to cut.
+    pub truncate: Option<Truncate>,
 }
 
 /// One prompt.
@@ -134,8 +136,9 @@ impl Model {
         };
         let server = match &chats {
             Chats::Template(template) => server(template),
+            // The engine has no template to find out with, and gpt-oss refuses the effort `none`.
             Chats::Harmony | Chats::Unknown => {
-                convert::Server { merge_inline_system: true, ..convert::Server::default() }
+                convert::Server { merge_inline_system: true, disabled_thinking_effort: "low" }
             }
         };
         Ok(Model { tokenizer: Arc::new(tokenizer), chats, server })
@@ -217,16 +220,26 @@ impl Model {
             Endpoint::Messages => {
                 self.chat(ask, &convert::messages_to_chat(ask.body, self.server)?)
             }
+            // gpt-oss: its own way from the body itself.
+            Endpoint::Responses if matches!(self.chats, Chats::Harmony) => self.chat(ask, ask.body),
             Endpoint::Responses => self.chat(ask, &convert::responses_to_chat(ask.body)?),
             _ => Err(Unknown::Unsupported(ask.endpoint.name().to_owned())),
         }
     }
 
     fn chat(&self, ask: &Ask<'_>, body: &[u8]) -> Result<Source, Unknown> {
-        // Of a chat the template writes the special tokens itself.
-        let add_special = ask.call.add_special_tokens.unwrap_or(false);
-        let mut text = String::with_capacity(body.len().saturating_add(256));
         let mut source = Source::new();
+        // Of a chat the template writes the special tokens itself; a converted body says what the
+        // engine makes of it.
+        let converted = matches!(ask.endpoint, Endpoint::Messages | Endpoint::Responses);
+        let mut add_special = ask.call.add_special_tokens.unwrap_or(false);
+        if converted && !matches!(self.chats, Chats::Harmony) {
+            let call = read_call(Endpoint::ChatCompletions, body);
+            let call = call.map_err(|error| Unknown::Refused(error.to_string()))?;
+            add_special = call.add_special_tokens.unwrap_or(false);
+            source.truncate = call.truncate;
+        }
+        let mut text = String::with_capacity(body.len().saturating_add(256));
         let mut parts = Vec::new();
         let now = LocalTime::from_unix(ask.unix_s);
         match &self.chats {
@@ -234,7 +247,11 @@ impl Model {
                 return Err(Unknown::Unsupported("the model has no chat template".to_owned()));
             }
             Chats::Harmony => {
-                let harmony = harmony::render(body, &now.format("%Y-%m-%d"), &mut text)?;
+                let date = now.format("%Y-%m-%d");
+                let harmony = match ask.endpoint {
+                    Endpoint::Responses => harmony::render_responses(body, &date, &mut text)?,
+                    _ => harmony::render(body, &date, &mut text)?,
+                };
                 if !harmony.whole {
                     parts = harmony.segments;
                 }
@@ -312,7 +329,13 @@ pub fn of_ids(ask: &Ask<'_>) -> Option<Source> {
 }
 
 impl Source {
+    /// One text.
+    #[must_use]
+    pub fn of(text: Text) -> Source {
+        Source { prompts: vec![Piece::Text(text)], ..Source::new() }
+    }
+
     fn new() -> Source {
-        Source { prompts: Vec::new(), media_parts: 0 }
+        Source { prompts: Vec::new(), media_parts: 0, truncate: None }
     }
 }

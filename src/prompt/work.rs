@@ -20,8 +20,10 @@ const MEDIA_TOKENS: u64 = 1_000;
 /// What besides its text decides a prompt's tokens and hashes.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// Most tokens of a prompt that are kept.
-    tokens_max: Option<usize>,
+    /// Whether and how far a prompt is cut.
+    truncate: Option<Truncate>,
+    /// Most tokens of the context that a prompt may have.
+    context_tokens: Option<u64>,
     /// The caller says which end is cut off.
     side_given: bool,
     /// It is the end.
@@ -40,18 +42,12 @@ impl Terms {
         context_tokens: Option<u64>,
         (root, block_tokens): (Root, u32),
     ) -> Terms {
-        let most = match call.truncate {
-            None => None,
-            Some(Truncate::To(most)) => Some(most),
-            // A token of the context is left for the answer, where one is asked for (vLLM 0.32).
-            Some(Truncate::ToContext) => context_tokens.map(|context| {
-                let default = endpoint == Endpoint::Completions && !call.is_null("max_tokens");
-                let asked = call.output_tokens_max().map_or(default, |tokens| tokens > 0);
-                context.saturating_sub(u64::from(asked))
-            }),
-        };
+        // A token of the context is left for the answer, where one is asked for (vLLM 0.32).
+        let default = endpoint == Endpoint::Completions && !call.is_null("max_tokens");
+        let asked = call.output_tokens_max().map_or(default, |tokens| tokens > 0);
         Terms {
-            tokens_max: most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            truncate: call.truncate,
+            context_tokens: context_tokens.map(|most| most.saturating_sub(u64::from(asked))),
             side_given: call.truncate_right.is_some(),
             // Pooling cuts at the end, generation at the start, unless the call says otherwise.
             right: call.truncate_right.unwrap_or(endpoint == Endpoint::Embeddings),
@@ -64,7 +60,14 @@ impl Terms {
     /// tokenizer that cuts, and the tokens that it puts around the text (`affixes`: before,
     /// behind) stay (vLLM 0.32).
     fn cut(&self, ids: &mut Vec<u32>, affixes: (usize, usize)) {
-        let Some(most) = self.tokens_max else { return };
+        let most = match self.truncate {
+            Some(Truncate::To(most)) => Some(most),
+            Some(Truncate::ToContext) => self.context_tokens,
+            None => None,
+        };
+        let Some(most) = most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)) else {
+            return;
+        };
         let Some(over) = ids.len().checked_sub(most).filter(|over| *over > 0) else { return };
         let kept = !self.side_given && most > affixes.0 + affixes.1;
         let (before, behind) = if kept { affixes } else { (0, 0) };
@@ -110,7 +113,7 @@ impl Work {
     pub fn new(tokenizer: Option<&Arc<Tokenizer>>, source: Source, terms: Terms) -> Work {
         Work {
             tokenizer: tokenizer.map(Arc::clone),
-            terms,
+            terms: Terms { truncate: terms.truncate.or(source.truncate), ..terms },
             done: Vec::with_capacity(source.prompts.len()),
             waiting: source.prompts.into_iter(),
             running: None,
