@@ -112,7 +112,7 @@ fn main() {
     let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/tokenizers");
     let mut make = Prompts::new(7, Marks { open: "", close: "" });
     let mut text = |bytes: usize| make.turn("", bytes);
-    let systems: Vec<String> = (0..8).map(|_| text(5_200)).collect();
+    let systems: Vec<String> = (0..8).map(|_| text(4_200)).collect();
     for name in ["qwen3", "llama3_1"] {
         let model = match Model::load(&cache.join(name), None) {
             Ok(model) => model,
@@ -124,20 +124,20 @@ fn main() {
         model.tokenizer().warm();
         if wanted("unseen") {
             let bodies: Vec<_> = (0..1_000)
-                .map(|_| body(&[("system", &text(1_000)), ("user", &text(5_300))]))
+                .map(|_| body(&[("system", &text(900)), ("user", &text(4_500))]))
                 .collect();
             measure(&format!("{name} unseen"), &model, &bodies);
         }
         if wanted("shared") {
             let bodies: Vec<_> = (0..1_000)
-                .map(|i| body(&[("system", &systems[i % 8]), ("user", &text(900))]))
+                .map(|i| body(&[("system", &systems[i % 8]), ("user", &text(800))]))
                 .collect();
             measure(&format!("{name} shared system prompt"), &model, &bodies);
         }
         if wanted("turns") {
             let mut talks = vec![vec![text(1_500)]; 60];
             let mut bodies = Vec::new();
-            for _ in 0..16 {
+            for _ in 0..10 {
                 for talk in &mut talks {
                     talk.extend([text(250), text(500)]);
                     let roles = |i: usize| match i {

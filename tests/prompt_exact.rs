@@ -1,6 +1,5 @@
 //! A pool with a tokenizer: what clients, engines, records and metrics see of exact prompts.
 
-#[allow(dead_code)] // Each test uses its part.
 mod common;
 #[path = "support/tiny_tokenizer.rs"]
 mod tiny_tokenizer;
