@@ -92,6 +92,9 @@ impl EncodeJob {
     /// Appends ids of `text`, the same in every turn, until about `budget` bytes are encoded. Parts
     /// that the cache knows cost a sixteenth of their length; a part that is begun is ended.
     ///
+    /// A byte takes 5 ns in ordinary text (Gemma: 45) and 60 to 100 at worst (words of thousands of
+    /// letters): who watches a clock gives 4 KiB at a time until a turn's share of it is used up.
+    ///
     /// # Errors
     /// The library's; `ids` is then of no use.
     pub fn advance(

@@ -6,7 +6,11 @@
 //! named special tokens are added when they are missing, and a file without a post-processor gets
 //! `add_bos_token` and `add_eos_token` from the configuration. Pure functions of JSON.
 
-use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Value, json};
 
 /// Keys of `tokenizer_config.json` that name one special token.
 const NAMED: [&str; 7] =
@@ -76,59 +80,143 @@ impl AddedToken {
     }
 }
 
-/// What both libraries load, and what the cuts are judged by.
+/// What a tokenizer's files say, but for its merges: those are the libraries' to read.
 #[derive(Debug)]
 pub(super) struct Definition {
-    /// `tokenizer.json`, merged.
-    pub(super) json: Value,
+    /// `tokenizer.json` without the tables of its model.
+    pub(super) head: Value,
     pub(super) added: Vec<AddedToken>,
+    /// The added tokens are not those that `tokenizer.json` lists.
+    pub(super) changed: bool,
     /// Ids before and after every text, when the file leaves that to the configuration.
     pub(super) affixes: Option<(Vec<u32>, Vec<u32>)>,
+    /// One more than the largest id, of the vocabulary and of the added tokens.
+    pub(super) vocab_size: u32,
 }
 
 impl Definition {
-    /// Merges the two files. `json` must be an object.
+    /// Reads `tokenizer.json` and merges what the configuration adds.
     ///
     /// # Errors
     /// What is not as `tokenizer.json` has it.
-    pub(super) fn merge(json: Value, config: Option<&Value>) -> Result<Definition, String> {
-        let Value::Object(mut root) = json else { return Err("not a JSON object".to_owned()) };
-        root.insert("truncation".to_owned(), Value::Null);
-        root.insert("padding".to_owned(), Value::Null);
-        let mut added = listed(&root)?;
+    pub(super) fn read(file: &[u8], config: Option<&Value>) -> Result<Definition, String> {
+        let head: Head = serde_json::from_slice(file).map_err(|error| error.to_string())?;
+        let vocab = head.model.vocab;
+        let listed = listed(&head.added_tokens)?;
+        let mut added = listed.clone();
         if let Some(config) = config {
             for token in wanted(config) {
-                add(&root, &mut added, token);
+                add(&vocab, &mut added, token);
             }
-            name(&root, &mut added, config);
+            name(&vocab, &mut added, config);
         }
-        let list = added.iter().map(AddedToken::write).collect();
-        root.insert("added_tokens".to_owned(), Value::Array(list));
-        let affixes = match root.get("post_processor") {
-            None | Some(Value::Null) => config.map(|config| affixes(&root, &added, config)),
-            Some(_) => None,
-        };
-        Ok(Definition { json: Value::Object(root), added, affixes })
-    }
-
-    /// One more than the largest id, of the vocabulary and of the added tokens.
-    pub(super) fn vocab_size(&self) -> u32 {
-        let added = self.added.iter().map(|token| token.id.saturating_add(1)).max();
-        let vocab = match self.json.pointer("/model/vocab") {
-            Some(Value::Object(vocab)) => {
-                vocab.values().filter_map(Value::as_u64).max().map(|id| id.saturating_add(1))
-            }
-            Some(Value::Array(vocab)) => Some(vocab.len() as u64),
+        let affixes = match head.post_processor {
+            Value::Null => config.map(|config| affixes(&vocab, &added, config)),
             _ => None,
         };
-        let vocab = u32::try_from(vocab.unwrap_or(0)).unwrap_or(u32::MAX);
-        vocab.max(added.unwrap_or(0))
+        let largest = added.iter().map(|token| token.id).chain(vocab.ids.values().copied()).max();
+        let head = json!({
+            "normalizer": head.normalizer,
+            "pre_tokenizer": head.pre_tokenizer,
+            "model": {"type": head.model.kind, "dropout": head.model.dropout},
+        });
+        Ok(Definition {
+            head,
+            changed: added != listed,
+            added,
+            affixes,
+            vocab_size: largest.map_or(0, |id| id.saturating_add(1)).max(vocab.len()),
+        })
+    }
+
+    /// All of `file` with the merged tokens, and without truncation and padding.
+    ///
+    /// # Errors
+    /// It is not JSON.
+    pub(super) fn merged(&self, file: &[u8]) -> Result<Value, String> {
+        let mut json: Value = serde_json::from_slice(file).map_err(|error| error.to_string())?;
+        if let Value::Object(root) = &mut json {
+            root.insert("truncation".to_owned(), Value::Null);
+            root.insert("padding".to_owned(), Value::Null);
+            let list = self.added.iter().map(AddedToken::write).collect();
+            root.insert("added_tokens".to_owned(), Value::Array(list));
+        }
+        Ok(json)
+    }
+}
+
+/// What is read of `tokenizer.json` here.
+#[derive(serde::Deserialize)]
+struct Head {
+    #[serde(default)]
+    added_tokens: Vec<Value>,
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    post_processor: Value,
+    model: Model,
+}
+
+#[derive(serde::Deserialize)]
+struct Model {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    dropout: Option<f64>,
+    #[serde(default)]
+    vocab: Vocab,
+}
+
+/// The ids of a vocabulary by their text; of one that is a list, only how many there are.
+#[derive(Default)]
+struct Vocab {
+    ids: HashMap<String, u32>,
+    listed: u32,
+}
+
+impl Vocab {
+    fn get(&self, content: &str) -> Option<u32> {
+        self.ids.get(content).copied()
+    }
+
+    fn len(&self) -> u32 {
+        u32::try_from(self.ids.len()).unwrap_or(u32::MAX).max(self.listed)
+    }
+}
+
+impl<'de> Deserialize<'de> for Vocab {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Vocab, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Vocab;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map or a list of tokens")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocab, A::Error> {
+                let mut vocab = Vocab::default();
+                while let Some((content, id)) = map.next_entry()? {
+                    vocab.ids.insert(content, id);
+                }
+                Ok(vocab)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vocab, A::Error> {
+                let mut vocab = Vocab::default();
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    vocab.listed = vocab.listed.saturating_add(1);
+                }
+                Ok(vocab)
+            }
+        }
+        deserializer.deserialize_any(Either)
     }
 }
 
 /// The tokens that `tokenizer.json` lists itself.
-fn listed(root: &Map<String, Value>) -> Result<Vec<AddedToken>, String> {
-    let Some(Value::Array(list)) = root.get("added_tokens") else { return Ok(Vec::new()) };
+fn listed(list: &[Value]) -> Result<Vec<AddedToken>, String> {
     let read = |entry: &Value| {
         let id = entry.get("id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
         id.and_then(|id| AddedToken::read(entry, id))
@@ -150,7 +238,7 @@ fn wanted(config: &Value) -> Vec<AddedToken> {
 
 /// Adds `token`, or gives its flags to the one with the same text. The id is the library's choice:
 /// that of the same text if there is any, else the next free one.
-fn add(root: &Map<String, Value>, added: &mut Vec<AddedToken>, token: AddedToken) {
+fn add(vocab: &Vocab, added: &mut Vec<AddedToken>, token: AddedToken) {
     if token.content.is_empty() {
         return;
     }
@@ -158,15 +246,15 @@ fn add(root: &Map<String, Value>, added: &mut Vec<AddedToken>, token: AddedToken
         *old = AddedToken { id: old.id, ..token };
         return;
     }
-    let id = in_vocab(root, &token.content).unwrap_or_else(|| {
-        let vocab = vocab_len(root);
-        added.iter().map(|token| token.id.saturating_add(1)).max().unwrap_or(0).max(vocab)
+    let id = vocab.get(&token.content).unwrap_or_else(|| {
+        let after = added.iter().map(|token| token.id.saturating_add(1)).max();
+        after.unwrap_or(0).max(vocab.len())
     });
     added.push(AddedToken { id, ..token });
 }
 
 /// Adds the special tokens that the configuration names and nothing has added yet.
-fn name(root: &Map<String, Value>, added: &mut Vec<AddedToken>, config: &Value) {
+fn name(vocab: &Vocab, added: &mut Vec<AddedToken>, config: &Value) {
     let single = NAMED.iter().filter_map(|key| config.get(key));
     let lists = NAMED_LISTS.iter().filter_map(|key| config.get(key)).flat_map(|list| match list {
         Value::Array(list) => list.iter().collect::<Vec<_>>(),
@@ -182,29 +270,13 @@ fn name(root: &Map<String, Value>, added: &mut Vec<AddedToken>, config: &Value) 
         if let Some(token) = token
             && !added.iter().any(|old| old.content == token.content)
         {
-            add(root, added, AddedToken { special: true, ..token });
+            add(vocab, added, AddedToken { special: true, ..token });
         }
     }
 }
 
-fn vocab(root: &Map<String, Value>) -> Option<&Map<String, Value>> {
-    root.get("model")?.get("vocab")?.as_object()
-}
-
-fn in_vocab(root: &Map<String, Value>, content: &str) -> Option<u32> {
-    vocab(root)?.get(content)?.as_u64().and_then(|id| u32::try_from(id).ok())
-}
-
-fn vocab_len(root: &Map<String, Value>) -> u32 {
-    u32::try_from(vocab(root).map_or(0, Map::len)).unwrap_or(u32::MAX)
-}
-
 /// What `add_bos_token` and `add_eos_token` put around a text.
-fn affixes<'a>(
-    root: &Map<String, Value>,
-    added: &[AddedToken],
-    config: &'a Value,
-) -> (Vec<u32>, Vec<u32>) {
+fn affixes<'a>(vocab: &Vocab, added: &[AddedToken], config: &'a Value) -> (Vec<u32>, Vec<u32>) {
     let id = |switch: &str, name: &str| {
         if config.get(switch).and_then(Value::as_bool) != Some(true) {
             return Vec::new();
@@ -215,7 +287,7 @@ fn affixes<'a>(
         let known = |content: &str| added.iter().find(|token| token.content == content);
         let id = content.and_then(|content| match known(content) {
             Some(token) => Some(token.id),
-            None => in_vocab(root, content),
+            None => vocab.get(content),
         });
         id.into_iter().collect()
     };

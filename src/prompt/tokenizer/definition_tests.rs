@@ -14,8 +14,12 @@ fn file() -> Value {
     })
 }
 
+fn read(file: &Value, config: Option<&Value>) -> Result<Definition, String> {
+    Definition::read(file.to_string().as_bytes(), config)
+}
+
 fn merged(config: &Value) -> Definition {
-    Definition::merge(file(), Some(config)).unwrap()
+    read(&file(), Some(config)).unwrap()
 }
 
 fn ids(definition: &Definition) -> Vec<(&str, u32)> {
@@ -24,12 +28,14 @@ fn ids(definition: &Definition) -> Vec<(&str, u32)> {
 
 #[test]
 fn without_a_configuration_only_length_limits_go() {
-    let definition = Definition::merge(file(), None).unwrap();
+    let definition = read(&file(), None).unwrap();
     assert_eq!(ids(&definition), [("<a>", 3)]);
-    assert_eq!(definition.json.get("truncation"), Some(&Value::Null));
-    assert_eq!(definition.json.get("padding"), Some(&Value::Null));
-    assert_eq!(definition.affixes, None);
-    assert_eq!(definition.vocab_size(), 4);
+    assert_eq!((definition.changed, definition.affixes.clone()), (false, None));
+    assert_eq!(definition.vocab_size, 4);
+    let mut expected = file();
+    expected["truncation"] = Value::Null;
+    expected["padding"] = Value::Null;
+    assert_eq!(definition.merged(file().to_string().as_bytes()).unwrap(), expected);
 }
 
 #[test]
@@ -41,9 +47,9 @@ fn tokens_of_the_configuration_are_added_with_the_ids_that_the_library_gives() {
     }}));
     // `<v>` keeps its id in the vocabulary; the others follow the largest id without a gap.
     assert_eq!(ids(&definition), [("<a>", 3), ("<v>", 2), ("<b>", 4), ("<late>", 5)]);
-    let list = definition.json.get("added_tokens").unwrap().as_array().unwrap();
-    assert_eq!(list.len(), 4);
-    assert_eq!(definition.vocab_size(), 6);
+    let merged = definition.merged(file().to_string().as_bytes()).unwrap();
+    assert_eq!(merged["added_tokens"].as_array().unwrap().len(), 4);
+    assert_eq!((definition.changed, definition.vocab_size), (true, 6));
 }
 
 #[test]
@@ -75,12 +81,21 @@ fn a_file_without_post_processor_gets_bos_and_eos_from_the_configuration() {
     assert_eq!(merged(&config).affixes, Some((vec![], vec![1])));
     let mut file = file();
     file["post_processor"] = json!({"type": "ByteLevel"});
-    assert_eq!(Definition::merge(file, Some(&config)).unwrap().affixes, None);
+    assert_eq!(read(&file, Some(&config)).unwrap().affixes, None);
 }
 
 #[test]
 fn what_is_no_tokenizer_is_refused() {
-    assert!(Definition::merge(json!([]), None).is_err());
-    assert!(Definition::merge(json!({"added_tokens": [{"content": "a"}]}), None).is_err());
-    assert!(Definition::merge(json!({"added_tokens": [{"id": 1}]}), None).is_err());
+    assert!(read(&json!([]), None).is_err());
+    assert!(read(&json!({}), None).is_err());
+    let mut file = file();
+    file["added_tokens"] = json!([{"content": "a"}]);
+    assert!(read(&file, None).is_err());
+    file["added_tokens"] = json!([{"id": 1}]);
+    assert!(read(&file, None).is_err());
+    file["added_tokens"] = json!([]);
+    file["model"]["vocab"] = json!([["a", 0.1], ["b", 0.2]]);
+    assert_eq!(read(&file, None).unwrap().vocab_size, 2);
+    file["model"]["vocab"] = json!({"a": "b"});
+    assert!(read(&file, None).is_err());
 }

@@ -3,11 +3,11 @@
 //! Read-only after loading and shared by all cores; `fastokens` keeps a cache of words in each
 //! thread. Neither may use threads of its own: a core that encodes is the only one to work on it.
 
+use std::path::Path;
 use std::sync::OnceLock;
 use std::thread;
 
-use serde_json::Value;
-
+use super::definition::Definition;
 use super::{EncodeError, Engine};
 use crate::runtime::affinity;
 
@@ -18,18 +18,23 @@ pub(super) enum Library {
 }
 
 impl Library {
-    /// Loads a merged `tokenizer.json` with `fastokens`, or with `tokenizers` when it is refused.
+    /// Loads the `tokenizer.json` at `path`, whose bytes are `file`, as `definition` has it: with
+    /// `fastokens`, or with `tokenizers` when that refuses.
     ///
     /// # Errors
     /// What each of them says, when both refuse.
-    pub(super) fn load(json: &Value) -> Result<(Library, Engine), String> {
+    pub(super) fn load(
+        path: &Path,
+        file: &[u8],
+        definition: &Definition,
+    ) -> Result<(Library, Engine), String> {
         one_thread();
-        match fastokens::Tokenizer::from_json(json.clone()) {
+        match fast(path, file, definition) {
             Ok(fast) => Ok((Library::Fast(Box::new(fast)), Engine::Fastokens)),
             Err(refused) => {
-                let reference = Library::reference(json)
+                let reference = Library::reference(file, definition)
                     .map_err(|error| format!("fastokens: {refused}; tokenizers: {error}"))?;
-                Ok((reference, Engine::Tokenizers(refused.to_string())))
+                Ok((reference, Engine::Tokenizers(refused)))
             }
         }
     }
@@ -38,8 +43,9 @@ impl Library {
     ///
     /// # Errors
     /// What the library says.
-    pub(super) fn reference(json: &Value) -> Result<Library, String> {
-        let bytes = serde_json::to_vec(json).map_err(|error| error.to_string())?;
+    pub(super) fn reference(file: &[u8], definition: &Definition) -> Result<Library, String> {
+        let bytes = serde_json::to_vec(&definition.merged(file)?);
+        let bytes = bytes.map_err(|error| error.to_string())?;
         let reference =
             tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string())?;
         Ok(Library::Reference(Box::new(reference)))
@@ -140,6 +146,20 @@ impl Library {
             Library::Reference(reference) => reference.id_to_token(id),
         }
     }
+}
+
+/// Loads with `fastokens`. It reads the file itself when nothing is to be changed, which leaves
+/// half as much freed memory behind as a tree of JSON does (Qwen 3: 150 MB in all, not 280).
+fn fast(path: &Path, file: &[u8], definition: &Definition) -> Result<fastokens::Tokenizer, String> {
+    if !definition.changed
+        && let Ok(mut fast) = fastokens::Tokenizer::from_file(path)
+    {
+        fast.set_truncation(None);
+        fast.set_padding(None);
+        return Ok(fast);
+    }
+    let json = definition.merged(file)?;
+    fastokens::Tokenizer::from_json(json).map_err(|error| error.to_string())
 }
 
 /// Sees to it that `fastokens` starts no threads in this process; says how many may encode one

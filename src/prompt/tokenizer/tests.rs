@@ -127,12 +127,12 @@ fn no_library_starts_threads() {
 #[test]
 fn both_libraries_give_the_same_ids() {
     let tokenizer = loaded();
-    let (mut json, config) = tiny::tiny();
-    json["added_tokens"][0]["normalized"] = false.into();
-    let definition = Definition::merge(json, Some(&config)).unwrap();
-    let library = Library::reference(&definition.json).unwrap();
+    let (json, config) = tiny::tiny();
+    let file = json.to_string();
+    let definition = Definition::read(file.as_bytes(), Some(&config)).unwrap();
+    let library = Library::reference(file.as_bytes(), &definition).unwrap();
     let engine = Engine::Tokenizers("a test".to_owned());
-    let reference = Tokenizer::with_library(&definition, library, engine, 0).unwrap();
+    let reference = Tokenizer::new(&definition, library, engine, 0).unwrap();
     assert_eq!(reference.cuts(), tokenizer.cuts());
     assert_ne!(reference.tag(), tokenizer.tag());
     let mut random = Random::new(5);
@@ -165,8 +165,9 @@ fn what_fastokens_refuses_is_loaded_by_the_other() {
 #[test]
 fn what_neither_takes_is_told() {
     let error = |change: fn(&mut Value)| load_with(change).err().unwrap().to_string();
-    assert!(error(|json| json["model"] = Value::Null).contains("no tokenizer library"));
-    assert!(error(|json| *json = Value::Null).contains("tokenizer.json"));
+    let refused = error(|json| json["model"]["type"] = "Other".into());
+    assert!(refused.contains("no tokenizer library"), "{refused}");
+    assert!(error(|json| json["model"] = Value::Null).contains("tokenizer.json"));
     let folder = tempfile::tempdir().unwrap();
     assert!(matches!(Tokenizer::load(folder.path()), Err(LoadError::Read("tokenizer.json", _))));
     std::fs::write(folder.path().join("tokenizer.json"), "{").unwrap();
@@ -190,15 +191,36 @@ fn the_vocabulary_is_the_larger_of_tokenizer_and_model() {
 
 #[test]
 fn a_cut_that_changes_ids_is_switched_off() {
-    // A table of merges cannot be judged by the pattern; here the pattern is claimed to be known.
-    let (json, config) = tiny::tiny();
-    let definition = Definition::merge(json, Some(&config)).unwrap();
-    let mut other = definition.json.clone();
-    other["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = r"\p{L}+ \p{L}+|\s|.".into();
-    let (library, _) = Library::load(&other).unwrap();
+    // The pattern is claimed to be known, and is another.
+    let (mut json, config) = tiny::tiny();
+    let file = json.to_string();
+    let definition = Definition::read(file.as_bytes(), Some(&config)).unwrap();
+    json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = r"\p{L}+ \p{L}+|\s|.".into();
+    let other = Library::reference(json.to_string().as_bytes(), &definition).unwrap();
     let added = Added::new(&definition.added, false).unwrap();
-    let mut cuts = Cuts::judge(&definition.json, true, false);
-    probe::cuts(&library, &definition.added, &added, &mut cuts).unwrap();
+    let mut cuts = Cuts::judge(&definition.head, true, false);
+    probe::cuts(&other, &definition.added, &added, &mut cuts).unwrap();
     assert!(cuts.added.is_ok());
     assert!(cuts.letter_space.unwrap_err().contains("a probe failed between"));
+}
+
+#[test]
+fn limits_of_the_file_and_tokens_of_the_configuration_are_merged() {
+    let tokenizer = loaded_with(|json| {
+        json["truncation"] = serde_json::json!({"direction": "Right", "max_length": 3,
+            "strategy": "LongestFirst", "stride": 0});
+    });
+    let text = "some words that are more than three tokens";
+    assert_eq!(ids(&tokenizer, text), ids(&loaded(), text));
+    // A token that only the configuration has: the end of a turn, here.
+    let tokenizer = loaded_with(|json| {
+        json["added_tokens"]
+            .as_array_mut()
+            .unwrap()
+            .retain(|token| token["content"] != "<|im_end|>");
+    });
+    let found = ids(&tokenizer, "<|im_end|>");
+    assert_eq!(found, [loaded().vocab_size()]);
+    assert_eq!(tokenizer.id_to_token(found[0]).unwrap(), "<|im_end|>");
+    assert_eq!(tokenizer.decode(&found, true).unwrap(), "");
 }
