@@ -228,3 +228,7 @@ impl Work {
         (prompt, self.done)
     }
 }
+
+#[cfg(test)]
+#[path = "work_tests.rs"]
+mod tests;
