@@ -50,7 +50,9 @@ fn ask(body: &Body) -> Ask<'_> {
     Ask { endpoint, call: &body.call, body: &body.bytes, unix_s }
 }
 
-/// Render, tokens, hashes: what a core does, and how many turns it took.
+/// Render, tokens, hashes: what a core does, and how many turns it took. Never inlined, so that a
+/// profiler can count it alone.
+#[inline(never)]
 fn run(model: &Model, cache: &mut SegmentCache, body: &Body) -> (Vec<u32>, usize) {
     let source = model.source(&ask(body)).expect("a prompt");
     let blocks = (Root::new(None, None), 16);

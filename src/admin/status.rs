@@ -29,7 +29,18 @@ pub(super) fn json(view: &View) -> Value {
                     })
                 })
                 .collect();
-            json!({"name": &*pool.name, "replicas": replicas})
+            let (same, differing) = pool.prompts.checked();
+            json!({
+                "name": &*pool.name,
+                "prompts": {
+                    "mode": pool.prompt_mode(),
+                    "counts_same": same,
+                    "counts_differing": differing,
+                    "bytes_per_token": pool.prompts.bytes_a_token(),
+                    "block_tokens": pool.block_tokens(),
+                },
+                "replicas": replicas,
+            })
         })
         .collect();
     json!({

@@ -96,6 +96,13 @@ impl Config {
         self.effective.to_toml()
     }
 
+    /// What is wrong with the value of `key` in the `n`-th section of a kind, found out by someone
+    /// who used it.
+    pub fn error_at(&self, kind: &str, n: usize, key: &str, what: String) -> ConfigError {
+        let line = self.effective.line(kind, n, key, None);
+        ConfigError { file: self.effective.file.clone(), line, what }
+    }
+
     /// The effective configuration: `{"server": {"listen": {"value": .., "origin": ".."}}, ..}`.
     pub fn effective_json(&self) -> Value {
         self.effective.to_json()
