@@ -6,20 +6,25 @@
 //! 2. `gateway/request.rs` is the path: the endpoint from the raw path, the tenant from the key
 //!    ([`tenants`]), then, for a known caller only, the body, the call in it and the few edits to
 //!    it ([`openai`]), the pool that serves the model ([`replicas`]).
-//! 3. `gateway/upstream.rs` picks a replica ([`routing`]), `gateway/exchange.rs` sends it the
+//! 3. `gateway/prompt.rs` knows the prompt as the engine will ([`prompt`]): its text by the model's
+//!    template, its tokens, whether they fit, the chained hashes of its blocks. In turns on the
+//!    core; what cannot be cut into turns goes to a thread beside the cores (`gateway/side.rs`).
+//! 4. `gateway/upstream.rs` picks a replica ([`routing`]), `gateway/exchange.rs` sends it the
 //!    request and waits for the first event; elsewhere again while no content has reached the
 //!    client.
-//! 4. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
+//! 5. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
 //!    client is watched all the while, and its going closes the replica's connection.
-//! 5. `gateway/ticket.rs` closes the books: one record a request ([`usage`]), counted in the
-//!    core's own metric shard ([`admin`]).
+//! 6. `gateway/ticket.rs` closes the books: one record a request ([`usage`]), counted in the
+//!    core's own metric shard ([`admin`]); our count of the prompt is held against the engine's.
 //!
 //! # Who owns what
 //!
-//! * A core, pinned: its listeners, connections, idle upstream connections, buffers and metric
-//!   shard. It never waits for a lock, a disk, a name server or another thread.
+//! * A core, pinned: its listeners, connections, idle upstream connections, buffers, the parts of
+//!   prompts that it remembers, and metric shard. It never waits for a lock, a disk, a name server or another thread.
 //! * The control thread: the registry (names, probes, `/v1/models`), the admin listener, the
 //!   drain. It never touches a request.
+//! * The side threads: renders and encodings that would hold a core too long, by a bounded queue.
+//!   Tokenizers and templates themselves are read-only and shared by all.
 //! * The usage writer: the usage log. It never blocks a core: the ring is bounded, and a request
 //!   reserves its place before it starts.
 //! * The supervisor: the cores' threads. It serves nothing.
