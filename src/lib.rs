@@ -20,7 +20,8 @@
 //! # Who owns what
 //!
 //! * A core, pinned: its listeners, connections, idle upstream connections, buffers, the parts of
-//!   prompts that it remembers, and metric shard. It never waits for a lock, a disk, a name server or another thread.
+//!   prompts that it remembers, and metric shard. It never waits for a lock, a disk, a name server
+//!   or another thread.
 //! * The control thread: the registry (names, probes, `/v1/models`), the admin listener, the
 //!   drain. It never touches a request.
 //! * The side threads: renders and encodings that would hold a core too long, by a bounded queue.
