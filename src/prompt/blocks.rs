@@ -7,13 +7,14 @@
 //! resistant: a crafted collision may cost its maker a detour, never another caller's answer.
 //! Pure; allocates only in the caller's vector.
 
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 /// Hash of one block and of all before it.
 pub type BlockHash = u128;
 
-/// Bytes of text in one chunk, where there is no tokenizer: sixteen tokens of English.
-pub const TEXT_CHUNK_BYTES: usize = 64;
+/// Bytes of text in one chunk, where there is no tokenizer: some sixty tokens of English. A shared
+/// prefix that is worth a detour has many of them.
+pub const TEXT_CHUNK_BYTES: usize = 256;
 
 /// Largest block that an engine may use, in tokens.
 pub const BLOCK_TOKENS_MAX: usize = 4096;
@@ -57,13 +58,14 @@ pub fn of_tokens(root: Root, ids: &[u32], block_tokens: usize, out: &mut Vec<Blo
         return;
     }
     let mut parent = root.0;
-    let mut bytes = Vec::with_capacity(16 + 4 * block_tokens);
+    let mut bytes = vec![0; 16 + 4 * block_tokens];
     out.reserve(ids.len() / block_tokens);
     for block in ids.chunks_exact(block_tokens) {
-        bytes.clear();
-        bytes.extend_from_slice(&parent.to_le_bytes());
-        for id in block {
-            bytes.extend_from_slice(&id.to_le_bytes());
+        // In place and of fixed length, so that it is one copy and not a push for each token.
+        let Some((head, tail)) = bytes.split_first_chunk_mut::<16>() else { return };
+        *head = parent.to_le_bytes();
+        for (place, id) in tail.as_chunks_mut::<4>().0.iter_mut().zip(block) {
+            *place = id.to_le_bytes();
         }
         parent = xxh3_128(&bytes);
         out.push(parent);
@@ -74,16 +76,13 @@ pub fn of_tokens(root: Root, ids: &[u32], block_tokens: usize, out: &mut Vec<Blo
 /// at a character's end, so that a chunk depends on nothing behind it.
 pub fn of_text(root: Root, text: &str, out: &mut Vec<BlockHash>) {
     let mut parent = root.0;
-    let mut bytes = Vec::with_capacity(16 + TEXT_CHUNK_BYTES + 4);
     let mut rest = text;
     out.reserve(text.len() / TEXT_CHUNK_BYTES);
     loop {
         let end = (TEXT_CHUNK_BYTES..=rest.len()).find(|&end| rest.is_char_boundary(end));
         let Some((chunk, behind)) = end.and_then(|end| rest.split_at_checked(end)) else { return };
-        bytes.clear();
-        bytes.extend_from_slice(&parent.to_le_bytes());
-        bytes.extend_from_slice(chunk.as_bytes());
-        parent = xxh3_128(&bytes);
+        // The parent as seed: nothing is copied.
+        parent = xxh3_128_with_seed(chunk.as_bytes(), (parent ^ parent >> 64) as u64);
         out.push(parent);
         rest = behind;
     }

@@ -84,7 +84,7 @@ proptest! {
 
     #[test]
     fn a_longer_prompt_begins_with_the_hashes_of_a_shorter_one(
-        start in ".{0,400}", more in ".{0,200}",
+        start in ".{0,1500}", more in ".{0,600}",
     ) {
         let whole = text(NONE, &format!("{start}{more}"));
         let part = text(NONE, &start);
