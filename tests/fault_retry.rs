@@ -222,3 +222,38 @@ fn a_draining_replica_is_ejected_at_once() {
         common::faults::states(&bed) == ["up", "up"]
     });
 }
+
+/// A body that makes any engine fail (a deep one overflows vLLM's reader) must not take the fleet
+/// from everyone else.
+#[test]
+fn a_request_that_every_replica_fails_ejects_none() {
+    let internal = "{\"error\":{\"message\":\"maximum recursion depth exceeded\",\"code\":500}}";
+    let shapes = [
+        ("an answer", json(500, internal)),
+        ("an error in a 200", json(200, internal)),
+        ("an event", whole_stream(&[error_event(500, "maximum recursion depth exceeded")])),
+    ];
+    for (name, poison) in shapes {
+        for replicas in [1, 2] {
+            let engines = failing(replicas, usize::MAX, (&poison, After::Keep), b"");
+            let bed = in_front_of(&engines, "");
+            for _ in 0..8 {
+                assert_eq!(ask(bed.addr, &stream_for_acme()).status(), 502, "{name}");
+            }
+            let states = states(&bed);
+            assert!(!states.contains(&"ejected".to_owned()), "{name}: {states:?}");
+        }
+    }
+}
+
+#[test]
+fn a_replica_that_fails_what_another_serves_is_ejected() {
+    let internal = json(500, "{\"error\":{\"message\":\"CUDA error\",\"code\":500}}");
+    let engines = [Engine::always(internal), Engine::always(hello())];
+    let bed = in_front_of(&engines, "");
+    for _ in 0..6 {
+        let answer = ask(bed.addr, &stream_for_acme());
+        assert_eq!(answer.words(), "hello", "{}", answer.text());
+    }
+    assert_eq!(states(&bed)[0], "ejected");
+}

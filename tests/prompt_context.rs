@@ -38,8 +38,9 @@ fn what_cannot_fit_is_refused_before_any_replica() {
     let bed = bed(&engine);
     let too_long = [
         (completion(r#""prompt":[1,2,3,4,5],"max_tokens":16"#), "prompt", "requested 21 tokens"),
-        // A completion without a limit asks for 16 tokens.
+        // A completion without a limit asks for 16 tokens, and so does one with null.
         (completion(r#""prompt":[1,2,3,4,5]"#), "prompt", "requested 21 tokens"),
+        (completion(r#""prompt":[1,2,3,4,5],"max_tokens":null"#), "prompt", "requested 21 tokens"),
         (completion(r#""prompt":[[1],[1,2,3,4,5]]"#), "prompt", "(5 in the prompt, 16 in"),
         (completion(r#""prompt":"short","max_tokens":21"#), "prompt", "requested 21 tokens"),
         (chat(r#""max_tokens":21"#), "messages", "21 tokens in the completion alone"),
@@ -68,12 +69,17 @@ fn what_just_fits_goes_through_and_an_open_end_is_closed() {
     let engine = engine();
     let bed = bed(&engine);
     let prompt = r#""prompt":[1,2,3,4]"#;
+    let ids = ["7"; 30].join(",");
     for (fields, sent) in [
         (format!(r#"{prompt},"max_tokens":16"#), r#""max_tokens":16"#),
         (prompt.to_owned(), r#""prompt":[1,2,3,4]"#),
-        (format!(r#"{prompt},"max_tokens":null"#), r#""max_tokens":16"#),
+        (r#""prompt":[1],"max_tokens":null"#.to_owned(), r#""max_tokens":null"#),
         (r#""prompt":[1,2,3,4,5,6],"max_tokens":18,"truncate_prompt_tokens":2"#.to_owned(), "18"),
         (r#""prompt":[1,2,3,4,5,6],"max_tokens":0,"echo":true"#.to_owned(), r#""echo":true"#),
+        // Cut to what the context holds, the answer gets what is left of it.
+        (format!(r#""prompt":[{ids}],"truncate_prompt_tokens":-1"#), "-1"),
+        (format!(r#""prompt":[{ids}],"truncate_prompt_tokens":-1,"max_tokens":null"#), "-1"),
+        (format!(r#""prompt":[{ids}],"truncate_prompt_tokens":-1,"max_tokens":9"#), "9"),
     ] {
         assert_eq!(ask(bed.addr, &completion(&fields)).status(), 200, "{fields}");
         let body = engine.requests().pop().unwrap().body;
@@ -83,7 +89,7 @@ fn what_just_fits_goes_through_and_an_open_end_is_closed() {
             String::from_utf8_lossy(&body)
         );
     }
-    assert_eq!(engine.requests().len(), 5);
+    assert_eq!(engine.requests().len(), 8);
 }
 
 #[test]

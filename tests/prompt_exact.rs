@@ -156,6 +156,8 @@ fn tokenize_and_detokenize_are_answered_here() {
         ("/detokenize", json!({"tokens": [u32::MAX]})),
         ("/detokenize", json!({"tokens": "x"})),
         ("/detokenize", json!({"tokens": [1, -1]})),
+        ("/detokenize", json!({"tokens": [[1]]})),
+        ("/detokenize", json!({"tokens": [[1, 2]]})),
     ] {
         let before = scene.engine.count();
         scene.post(path, &body);

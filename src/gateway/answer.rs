@@ -124,6 +124,7 @@ fn health_of(code: Option<u16>, message: &str) -> Option<ReplicaFailure> {
         // Full is not ill.
         Some(429 | 503) => None,
         Some(400..=499) => None,
+        Some(500) => Some(ReplicaFailure::Erred),
         _ => Some(ReplicaFailure::Broken),
     }
 }
@@ -158,6 +159,9 @@ fn judge(
         300..=399 => Err(broken("it answered with a redirect")),
         _ => {
             let message = said();
+            if message.is_empty() && head.status == 500 {
+                return Err(broken("it answered 500")); // Not in an engine's words.
+            }
             let reason = match message.is_empty() {
                 true => format!("it answered {}", head.status),
                 false => message,

@@ -15,7 +15,7 @@ use super::connection::Client;
 use super::core::Core;
 use super::reply::Failure;
 use super::side::{Busy, Lost};
-use crate::openai::{self, Call, Endpoint};
+use crate::openai::{self, Call, Endpoint, Truncate};
 use crate::prompt::blocks::{self, Root};
 use crate::prompt::model::{self, Ask};
 use crate::prompt::segments::SegmentCache;
@@ -183,7 +183,8 @@ fn estimate(asked: &Asked<'_>, body: &[u8]) -> Prompt {
     blocks::of_text(root, text, &mut hashes);
     let prompts = call.prompts().max(1) as u64;
     let longest = if prompts == 1 { tokens } else { tokens.div_ceil(prompts) };
-    Prompt { tokens, longest, basis: Basis::Estimate, hashes, block_tokens: 0 }
+    let cut_to_context = call.truncate == Some(Truncate::ToContext);
+    Prompt { tokens, longest, basis: Basis::Estimate, hashes, block_tokens: 0, cut_to_context }
 }
 
 /// Refuses what no replica could serve. An estimate refuses nothing; a limit that alone is beyond
@@ -196,6 +197,8 @@ fn fits(asked: &Asked<'_>, prompt: &Prompt) -> Result<(), Failure> {
     };
     // Whatever generates needs room for one token.
     let least = match output {
+        // Beyond the context alone it is refused all the same, as by the engine.
+        Some(output) if prompt.cut_to_context && output <= context => output.min(1),
         Some(output) => output,
         None => u64::from(asked.endpoint.generates() && prompt.basis == Basis::Exact),
     };
@@ -210,18 +213,18 @@ fn fits(asked: &Asked<'_>, prompt: &Prompt) -> Result<(), Failure> {
     Err(Failure::ContextLength { context, tokens, output, param })
 }
 
-/// Output tokens of a sequence, as the engine will take the call.
+/// Output tokens of a sequence, as the engine will take the call; to a completion null is no limit
+/// either.
 fn output_tokens(asked: &Asked<'_>) -> Option<u64> {
-    let missing = asked.endpoint == Endpoint::Completions && !asked.call.is_null("max_tokens");
-    let default = missing.then_some(COMPLETION_TOKENS_DEFAULT);
+    let default = (asked.endpoint == Endpoint::Completions).then_some(COMPLETION_TOKENS_DEFAULT);
     asked.call.output_tokens_max().or(default)
 }
 
 /// The most that a call without a limit may generate: what its prompt leaves of the context.
 pub(super) fn room(asked: &Asked<'_>, prompt: &Prompt) -> Option<u64> {
     let open = asked.endpoint == Endpoint::ChatCompletions
-        || asked.endpoint == Endpoint::Completions && output_tokens(asked).is_none();
-    let open = open && asked.call.output_tokens_max().is_none() && prompt.basis == Basis::Exact;
+        && asked.call.output_tokens_max().is_none()
+        && prompt.basis == Basis::Exact;
     let context = asked.served.context_tokens.filter(|_| open)?;
     Some(context.saturating_sub(prompt.longest))
 }

@@ -104,7 +104,7 @@ async fn stream(
             return wait_failed(core, client, &exchange, why, ticket).await;
         }
         if let Some(why) = exchange::failed_before_content(&frames) {
-            upstream::note(core, &exchange.replica, &why);
+            upstream::note(core, &exchange.replica, &why, ticket);
             return Ok(Relayed::Again(why));
         }
     }
@@ -148,7 +148,7 @@ async fn wait_failed(
     let failure = match why {
         Attempt::ClientGone => return Err(Failure::ClientGone),
         why if !ticket.content_sent() => {
-            upstream::note(core, &exchange.replica, &why);
+            upstream::note(core, &exchange.replica, &why, ticket);
             return Ok(Relayed::Again(why));
         }
         Attempt::Late(limit) => {

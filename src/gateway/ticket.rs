@@ -33,6 +33,8 @@ pub(super) struct Ticket<'t> {
     pub attempts: u32,
     /// Replicas tried, by index in the pool.
     pub tried: Vec<usize>,
+    /// Replicas whose engine answered with an error of its own; theirs, if another can serve it.
+    pub erred: Vec<Arc<Replica>>,
     pub tokens_estimated: u64,
     /// A byte of the answer was sent: what fails now fails in band.
     pub head_sent: bool,
@@ -91,6 +93,7 @@ impl<'t> Ticket<'t> {
             head,
             attempts: 0,
             tried: Vec::new(),
+            erred: Vec::new(),
             tokens_estimated: 0,
             head_sent: false,
             id: asked.unwrap_or_else(|| new_id(core)),

@@ -101,6 +101,9 @@ fn list<T>(out: &mut Vec<u8>, items: &[T], mut write: impl FnMut(&mut Vec<u8>, &
 fn text(body: &[u8], model: &Model) -> Option<Vec<u8>> {
     let value = openai::member(body, "tokens")?;
     let ids = value.span.of(body);
+    if memchr::memchr_iter(b'[', ids).count() > 1 {
+        return None; // Lists in the list.
+    }
     let ids = match ids.trim_ascii() {
         b"[]" => Vec::new(),
         ids => match openai::token_ids(ids).as_slice() {

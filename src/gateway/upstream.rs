@@ -129,23 +129,38 @@ async fn attempts(
         }
         ticket.attempt(pick.replica, replica);
         match attempt(core, client, plan, ticket, replica).await {
-            Ok(begun) => return Ok(begun),
+            Ok(begun) => {
+                for replica in std::mem::take(&mut ticket.erred) {
+                    let reason = "it failed what another replica served";
+                    blame(core, &replica, ReplicaFailure::Erred, reason);
+                }
+                return Ok(begun);
+            }
             Err(why) => {
-                note(core, replica, &why);
+                note(core, replica, &why, ticket);
                 failed = Some(why);
             }
         }
     }
 }
 
-/// Enters a failed attempt into the replica's health.
-pub(super) fn note(core: &Core, replica: &Replica, why: &Attempt) {
+/// Enters a failed attempt into the replica's health, or remembers it until another has served the
+/// request.
+pub(super) fn note(core: &Core, replica: &Arc<Replica>, why: &Attempt, ticket: &mut Ticket<'_>) {
     let (failure, reason) = match why {
+        Attempt::Failed(Some(ReplicaFailure::Erred), _) => {
+            ticket.erred.push(Arc::clone(replica));
+            return;
+        }
         Attempt::Failed(Some(failure), reason) => (*failure, reason.as_str()),
         // Silence is how a vLLM freezes that is shut down; a caller's own limit says nothing.
         Attempt::Late(limit) if *limit == FIRST_TOKEN => (ReplicaFailure::Broken, *limit),
         _ => return,
     };
+    blame(core, replica, failure, reason);
+}
+
+fn blame(core: &Core, replica: &Replica, failure: ReplicaFailure, reason: &str) {
     if replica.health.failed(failure, core.sweep.now_ms()) {
         core.shared.log.warn(&format!("replica {} ejected: {reason}", replica.id));
     }

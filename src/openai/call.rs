@@ -225,12 +225,6 @@ impl Call {
         self.stream_options.is_some_and(|options| options.include_usage == Some(true))
     }
 
-    /// Is `field` there, and null?
-    #[must_use]
-    pub fn is_null(&self, field: &str) -> bool {
-        self.nulls.iter().any(|(name, _)| *name == field)
-    }
-
     /// Refuses a template of the caller's; to be called unless the model's pool allows one. (A
     /// template is a program that the engine runs.)
     ///

@@ -70,4 +70,6 @@ pub struct Prompt {
     pub hashes: Vec<BlockHash>,
     /// Tokens in a block.
     pub block_tokens: u32,
+    /// The engine cuts them to what the context holds, and the answer's limit to what is left.
+    pub cut_to_context: bool,
 }

@@ -43,7 +43,7 @@ impl Terms {
         (root, block_tokens): (Root, u32),
     ) -> Terms {
         // A token of the context is left for the answer, where one is asked for (vLLM 0.32).
-        let default = endpoint == Endpoint::Completions && !call.is_null("max_tokens");
+        let default = endpoint == Endpoint::Completions;
         let asked = call.output_tokens_max().map_or(default, |tokens| tokens > 0);
         Terms {
             truncate: call.truncate,
@@ -224,6 +224,7 @@ impl Work {
             basis: if media > 0 { Basis::Media } else { Basis::Exact },
             hashes,
             block_tokens,
+            cut_to_context: self.terms.truncate == Some(Truncate::ToContext),
         };
         (prompt, self.done)
     }

@@ -32,6 +32,10 @@ pub enum Failure {
     Broken,
     /// It says itself that it takes no more work (a draining vLLM).
     Draining,
+    /// The engine answered with an error of its own, such as 500. That may be the request's doing,
+    /// and one caller must not take a replica from all: it counts when another replica has served
+    /// the same request, as [`Broken`](Self::Broken).
+    Erred,
 }
 
 /// What the page and the metrics show.
@@ -87,7 +91,8 @@ impl Health {
     /// A request failed. True when that ejected the replica now.
     pub fn failed(&self, failure: Failure, now_ms: u64) -> bool {
         let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
-        let at_once = failure != Failure::Broken || self.ejected_until_ms.load(Relaxed) != 0;
+        let by_degrees = matches!(failure, Failure::Broken | Failure::Erred);
+        let at_once = !by_degrees || self.ejected_until_ms.load(Relaxed) != 0;
         if !at_once && failures < FAILURES_MAX {
             return false;
         }
