@@ -28,7 +28,7 @@ A text is counted as /v1/completions would count it. With --chat the file is a r
 `messages` a chat, with `prompt` a completion, with `input` a response. --json prints count, ids
 and blocks: the chained hashes of the prompt's full blocks, as the gateway routes by them.")]
 pub(super) struct Args {
-    /// Folder with tokenizer.json and the chat template
+    /// Folder with tokenizer.json and the chat template, or tekken.json
     #[arg(long, value_name = "DIR", required_unless_present = "config")]
     tokenizer: Option<PathBuf>,
     /// A chat template that stands in for the folder's own

@@ -31,6 +31,8 @@ enum Chats {
     Harmony,
     /// The folder has no template: chats are estimated.
     Unknown,
+    /// Code of mistral-common and no template makes them of messages: chats are estimated.
+    Tekken,
 }
 
 /// A call whose prompts are asked for.
@@ -127,8 +129,14 @@ impl Model {
     pub fn load(folder: &Path, template: Option<&Path>) -> Result<Model, String> {
         let told = |what: &dyn std::fmt::Display| format!("{}: {what}", folder.display());
         let tokenizer = Tokenizer::load(folder).map_err(|e| told(&e))?;
-        let chats = match Template::load(folder, template).map_err(|e| told(&e))? {
+        // The engine uses no template with a tekken.json, whether there is one or not.
+        let template = match tokenizer.is_tekken() {
+            true => None,
+            false => Template::load(folder, template).map_err(|e| told(&e))?,
+        };
+        let chats = match template {
             Some(template) => Chats::Template(Box::new(template)),
+            None if tokenizer.is_tekken() => Chats::Tekken,
             None if tokenizer.has_token("<|channel|>") && tokenizer.has_token("<|start|>") => {
                 Chats::Harmony
             }
@@ -137,7 +145,7 @@ impl Model {
         let server = match &chats {
             Chats::Template(template) => server(template),
             // The engine has no template to find out with, and gpt-oss refuses the effort `none`.
-            Chats::Harmony | Chats::Unknown => {
+            Chats::Harmony | Chats::Unknown | Chats::Tekken => {
                 convert::Server { merge_inline_system: true, disabled_thinking_effort: "low" }
             }
         };
@@ -156,7 +164,7 @@ impl Model {
         match self.chats {
             Chats::Template(_) => "template",
             Chats::Harmony => "harmony",
-            Chats::Unknown => "none",
+            Chats::Unknown | Chats::Tekken => "none",
         }
     }
 
@@ -176,8 +184,13 @@ impl Model {
                 remarks.push(format!("{what}: {why}"));
             }
         }
-        if matches!(self.chats, Chats::Unknown) {
-            remarks.push("no chat template: the tokens of chats are estimated".to_owned());
+        let estimated = match self.chats {
+            Chats::Template(_) | Chats::Harmony => None,
+            Chats::Unknown => Some("no chat template"),
+            Chats::Tekken => Some("the engine renders chats of tekken.json without a template"),
+        };
+        if let Some(why) = estimated {
+            remarks.push(format!("{why}: the tokens of chats are estimated"));
         }
         remarks
     }
@@ -186,7 +199,7 @@ impl Model {
     #[must_use]
     pub fn is_quick(&self, ask: &Ask<'_>) -> bool {
         match (&self.chats, ask.call.messages_span) {
-            (_, None) | (Chats::Unknown | Chats::Harmony, _) => true,
+            (_, None) | (Chats::Unknown | Chats::Tekken | Chats::Harmony, _) => true,
             (Chats::Template(template), Some(_)) => {
                 let chat = Chat::read(ask.endpoint, ask.body);
                 chat.is_ok_and(|chat| template.is_plain(&chat))
@@ -245,6 +258,9 @@ impl Model {
         match &self.chats {
             Chats::Unknown => {
                 return Err(Unknown::Unsupported("the model has no chat template".to_owned()));
+            }
+            Chats::Tekken => {
+                return Err(Unknown::Unsupported("chats of tekken.json".to_owned()));
             }
             Chats::Harmony => {
                 let date = now.format("%Y-%m-%d");

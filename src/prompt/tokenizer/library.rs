@@ -1,4 +1,5 @@
-//! The two libraries behind one door: `fastokens`, and `tokenizers` for what it refuses.
+//! The two libraries behind one door: `fastokens`, and `tokenizers` for what it refuses; a
+//! `tekken.json` is for `fastokens` alone.
 //!
 //! Read-only after loading and shared by all cores; `fastokens` keeps a cache of words in each
 //! thread. Neither may use threads of its own: a core that encodes is the only one to work on it.
@@ -8,13 +9,15 @@ use std::sync::OnceLock;
 use std::thread;
 
 use super::definition::Definition;
+use super::tekken::{Parsed, Tekken};
 use super::{EncodeError, Engine};
 use crate::runtime::affinity;
 
-/// One of the two, loaded.
+/// One of them, loaded.
 pub(super) enum Library {
     Fast(Box<fastokens::Tokenizer>),
     Reference(Box<tokenizers::Tokenizer>),
+    Tekken(Box<Tekken>),
 }
 
 impl Library {
@@ -37,6 +40,15 @@ impl Library {
                 Ok((reference, Engine::Tokenizers(refused)))
             }
         }
+    }
+
+    /// Loads a `tekken.json`.
+    ///
+    /// # Errors
+    /// What `fastokens` says.
+    pub(super) fn tekken(parsed: Parsed) -> Result<Library, String> {
+        one_thread();
+        Ok(Library::Tekken(Box::new(Tekken::load(parsed)?)))
     }
 
     /// Loads it with `tokenizers` whatever `fastokens` would say.
@@ -71,6 +83,7 @@ impl Library {
                 let encoding = reference.encode_fast(text, false).map_err(EncodeError::new)?;
                 out.extend_from_slice(encoding.get_ids());
             }
+            Library::Tekken(tekken) => tekken.encode(text, out)?,
         }
         Ok(())
     }
@@ -92,6 +105,7 @@ impl Library {
                 let encoding = ordinary.encode_fast(text, false).map_err(EncodeError::new)?;
                 out.extend_from_slice(encoding.get_ids());
             }
+            Library::Tekken(tekken) => tekken.encode(text, out)?,
         }
         Ok(())
     }
@@ -100,6 +114,7 @@ impl Library {
         match self {
             Library::Fast(fast) => fast.token_to_id(token).is_some(),
             Library::Reference(reference) => reference.token_to_id(token).is_some(),
+            Library::Tekken(tekken) => tekken.has_token(token),
         }
     }
 
@@ -113,6 +128,7 @@ impl Library {
                 let encoding = reference.encode_fast(text, true).map_err(EncodeError::new)?;
                 Ok(encoding.get_ids().to_vec())
             }
+            Library::Tekken(_) => Err(no_post_processor()),
         }
     }
 
@@ -128,6 +144,7 @@ impl Library {
                     reference.post_process(encoding, None, true).map_err(EncodeError::new)?;
                 Ok(encoding.get_ids().to_vec())
             }
+            Library::Tekken(_) => Err(no_post_processor()),
         }
     }
 
@@ -137,6 +154,7 @@ impl Library {
             Library::Reference(reference) => {
                 reference.decode(ids, skip_special).map_err(EncodeError::new)
             }
+            Library::Tekken(tekken) => tekken.decode(ids, skip_special),
         }
     }
 
@@ -144,8 +162,14 @@ impl Library {
         match self {
             Library::Fast(fast) => fast.id_to_token(id).map(str::to_owned),
             Library::Reference(reference) => reference.id_to_token(id),
+            Library::Tekken(tekken) => tekken.id_to_token(id),
         }
     }
+}
+
+/// What surrounds a text is known of a `tekken.json` before it is loaded, and never asked.
+fn no_post_processor() -> EncodeError {
+    EncodeError::new("tekken.json has no post-processor")
 }
 
 /// Loads with `fastokens`. It reads the file itself when nothing is to be changed, which leaves

@@ -1,15 +1,16 @@
 //! Token ids of a text, exactly as the engine computes them.
 //!
-//! `definition.rs` merges the model's files as transformers does, `library.rs` loads the result
-//! with one of two libraries, `added.rs` finds added tokens, `cuts.rs` says where a text may be
-//! cut and `probe.rs` tries it. Tables are loaded off the cores, read-only and shared by an `Arc`;
-//! what a core keeps of its own is in [`super::segments`].
+//! `definition.rs` merges the model's files as transformers does, `tekken.rs` reads Mistral's own,
+//! `library.rs` loads the result with one of two libraries, `added.rs` finds added tokens,
+//! `cuts.rs` says where a text may be cut and `probe.rs` tries it. Tables are loaded off the cores,
+//! read-only and shared by an `Arc`; what a core keeps of its own is in [`super::segments`].
 
 mod added;
 mod cuts;
 mod definition;
 mod library;
 mod probe;
+mod tekken;
 
 use std::fmt;
 use std::path::Path;
@@ -25,12 +26,18 @@ pub(super) use added::{Found, Role};
 use added::Added;
 use definition::Definition;
 use library::Library;
+use tekken::Parsed;
+
+const TOKENIZER: &str = "tokenizer.json";
+const TEKKEN: &str = "tekken.json";
 
 /// The largest file read, in bytes: twice the largest `tokenizer.json` in use.
 const FILE_BYTES_MAX: u64 = 128 << 20;
 /// Resident bytes for each byte of `tokenizer.json`: 12 to 18 for five models, of which 3 to 12 are
 /// tables and the rest is what loading frees and the allocator keeps.
 const BYTES_A_FILE_BYTE: usize = 16;
+/// Resident bytes for each token of a `tekken.json`: 123 to 137 MB for 131,072 of them.
+const BYTES_A_TEKKEN_TOKEN: usize = 1024;
 
 /// Which library encodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,45 +110,60 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Loads `tokenizer.json` of a model's folder, with what `tokenizer_config.json` adds to it and
-    /// the vocabulary size of `config.json`, when they are there. Takes a second or more.
+    /// Loads `tokenizer.json` of a model's folder, with what `tokenizer_config.json` adds to it, or
+    /// `tekken.json` of a folder that has no `tokenizer.json`; and the vocabulary size of the
+    /// model's configuration, when it is there. Takes a second or more.
     ///
     /// # Errors
     /// [`LoadError`].
     pub fn load(folder: &Path) -> Result<Tokenizer, LoadError> {
-        const TOKENIZER: &str = "tokenizer.json";
-        let read = |file: &'static str| {
-            files::read_if_any(&folder.join(file), FILE_BYTES_MAX)
-                .map_err(|error| LoadError::Read(file, error))
-        };
-        let parse = |file: &'static str, bytes: &[u8]| {
-            serde_json::from_slice::<Value>(bytes)
-                .map_err(|error| LoadError::Json(file, error.to_string()))
-        };
-        let optional =
-            |file: &'static str| read(file)?.map(|bytes| parse(file, &bytes)).transpose();
+        if folder.join(TOKENIZER).exists() {
+            return Tokenizer::huggingface(folder);
+        }
+        match read(folder, TEKKEN)? {
+            Some(file) => Tokenizer::tekken(folder, &file),
+            None => Tokenizer::huggingface(folder),
+        }
+    }
+
+    /// Loads `tokenizer.json`.
+    fn huggingface(folder: &Path) -> Result<Tokenizer, LoadError> {
         let path = folder.join(TOKENIZER);
         let file = files::read(&path, FILE_BYTES_MAX)
             .map_err(|error| LoadError::Read(TOKENIZER, error))?;
-        let config = optional("tokenizer_config.json")?;
+        let config = read_json(folder, "tokenizer_config.json")?;
         let definition = Definition::read(&file, config.as_ref())
             .map_err(|error| LoadError::Json(TOKENIZER, error))?;
         let (library, engine) =
             Library::load(&path, &file, &definition).map_err(LoadError::Refused)?;
-        let mut tokenizer = Tokenizer::new(&definition, library, engine, file.len())?;
-        if let Some(model) = optional("config.json")? {
-            tokenizer.vocab_size = tokenizer.vocab_size.max(model_vocab(&model));
-        }
-        Ok(tokenizer)
+        let bytes = file.len().saturating_mul(BYTES_A_FILE_BYTE);
+        Tokenizer::new(&definition, library, engine, bytes)?.of_model(folder, "config.json")
     }
 
-    /// Puts a library and what else there is to know together; `file_bytes` is the size of
-    /// `tokenizer.json`.
+    /// Loads `tekken.json`, whose bytes are `file`.
+    fn tekken(folder: &Path, file: &[u8]) -> Result<Tokenizer, LoadError> {
+        let parsed = Parsed::read(file).map_err(|error| LoadError::Json(TEKKEN, error))?;
+        let definition = parsed.definition();
+        let library = Library::tekken(parsed).map_err(LoadError::Refused)?;
+        let bytes = (definition.vocab_size as usize).saturating_mul(BYTES_A_TEKKEN_TOKEN);
+        Tokenizer::new(&definition, library, Engine::Fastokens, bytes)?
+            .of_model(folder, "params.json")
+    }
+
+    /// The same with the vocabulary of the model, if that is the larger.
+    fn of_model(mut self, folder: &Path, file: &'static str) -> Result<Tokenizer, LoadError> {
+        if let Some(model) = read_json(folder, file)? {
+            self.vocab_size = self.vocab_size.max(model_vocab(&model));
+        }
+        Ok(self)
+    }
+
+    /// Puts a library and what else there is to know together; `bytes` are those of its tables.
     fn new(
         definition: &Definition,
         library: Library,
         engine: Engine,
-        file_bytes: usize,
+        bytes: usize,
     ) -> Result<Tokenizer, LoadError> {
         static TAGS: AtomicU32 = AtomicU32::new(0);
         let json = &definition.head;
@@ -157,7 +179,7 @@ impl Tokenizer {
         Ok(Tokenizer {
             library,
             engine,
-            bytes: file_bytes.saturating_mul(BYTES_A_FILE_BYTE) + added.bytes(),
+            bytes: bytes.saturating_add(added.bytes()),
             added,
             cuts,
             prefix,
@@ -170,6 +192,11 @@ impl Tokenizer {
     /// Which library encodes, and why if it is not the fast one.
     pub fn engine(&self) -> Engine {
         self.engine.clone()
+    }
+
+    /// It was loaded from a `tekken.json`.
+    pub fn is_tekken(&self) -> bool {
+        matches!(self.library, Library::Tekken(_))
     }
 
     /// Where texts may be cut, or why not.
@@ -212,7 +239,8 @@ impl Tokenizer {
     }
 
     /// The text of `ids`, as `decode` of transformers has it: ids out of the vocabulary are left
-    /// out, and with `skip_special` special tokens too.
+    /// out, and with `skip_special` special tokens too. Of a `tekken.json` as mistral-common has
+    /// it, which refuses such ids.
     ///
     /// # Errors
     /// The library's.
@@ -220,7 +248,8 @@ impl Tokenizer {
         self.library.decode(ids, skip_special)
     }
 
-    /// The token of `id` as `convert_ids_to_tokens` has it (byte-level models: `Ġthe`).
+    /// The token of `id` as vLLM's `convert_ids_to_tokens` has it (byte-level models: `Ġthe`; of a
+    /// `tekken.json`: ` the`).
     pub fn id_to_token(&self, id: u32) -> Option<String> {
         self.library.id_to_token(id)
     }
@@ -231,7 +260,7 @@ impl Tokenizer {
         self.vocab_size
     }
 
-    /// Resident bytes of the tables, estimated from the size of the file.
+    /// Resident bytes of the tables, estimated from the size of the file or of the vocabulary.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -276,12 +305,26 @@ impl Tokenizer {
     }
 
     pub(super) fn is_fast(&self) -> bool {
-        matches!(self.library, Library::Fast(_))
+        matches!(self.library, Library::Fast(_) | Library::Tekken(_))
     }
 
     pub(super) fn tag(&self) -> u32 {
         self.tag
     }
+}
+
+/// A file of the folder, if it is there.
+fn read(folder: &Path, file: &'static str) -> Result<Option<Vec<u8>>, LoadError> {
+    files::read_if_any(&folder.join(file), FILE_BYTES_MAX)
+        .map_err(|error| LoadError::Read(file, error))
+}
+
+/// The same, of JSON.
+fn read_json(folder: &Path, file: &'static str) -> Result<Option<Value>, LoadError> {
+    let parse = |bytes: Vec<u8>| {
+        serde_json::from_slice(&bytes).map_err(|error| LoadError::Json(file, error.to_string()))
+    };
+    read(folder, file)?.map(parse).transpose()
 }
 
 /// `vocab_size` of a model's `config.json`; of a multimodal one, that of its text model.
