@@ -1,6 +1,7 @@
 //! `expedite sim`: a simulated vLLM fleet until SIGINT or SIGTERM.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ const END_WAIT: Duration = Duration::from_secs(2);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   expedite sim --ports 9101-9104
+  expedite sim --ports 9101 --tokenizer tokenizers/qwen3
   expedite sim --ports 9101-9108 --engine a100-8b --lora lora-a=/srv/lora-a
   curl -d '{\"kind\":\"stall_between_events\",\"count\":1}' 127.0.0.1:9101/fault
   curl 127.0.0.1:9101/stats")]
@@ -44,6 +46,10 @@ pub(super) struct Args {
     /// Longest prompt and answer together, in tokens
     #[arg(long, default_value_t = 32_768)]
     max_model_len: u64,
+    /// Folder with tokenizer.json and the chat template: prompts are counted, and their blocks
+    /// cached, as this model's engine does [default: four bytes are a token]
+    #[arg(long, value_name = "DIR")]
+    tokenizer: Option<PathBuf>,
     /// Bearer key asked for under /v1
     #[arg(long)]
     api_key: Option<String>,
@@ -171,6 +177,7 @@ fn config(args: Args) -> SimConfig {
         blocks: args.blocks.unwrap_or(blocks),
         model_len_max: args.max_model_len,
         api_key: args.api_key,
+        tokenizer: args.tokenizer,
         request_id_headers: args.request_id_headers,
         ..SimConfig::default()
     }

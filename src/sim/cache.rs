@@ -1,5 +1,5 @@
-//! A replica's memory of prompts: which leading 64-byte blocks it has seen (16 pseudo tokens, so
-//! one block here is one KV block of the engine).
+//! A replica's memory of prompts: which leading blocks of 16 tokens it has seen, so that one block
+//! here is one KV block of the engine. A block of pseudo tokens is 64 bytes.
 //!
 //! Two generations of block hashes stand for the LRU of a real cache: when the young one is full
 //! it becomes the old one, and a hit moves a block back to the young. One a replica, on the
@@ -8,7 +8,9 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use super::call::Prompt;
 use super::token::hash;
+use crate::prompt::blocks::reusable_tokens;
 
 /// Bytes of prompt text in a block.
 pub(super) const BLOCK_BYTES: usize = 64;
@@ -45,21 +47,38 @@ impl PrefixCache {
         PrefixCache { young: Blocks::default(), old: Blocks::default(), generation_blocks }
     }
 
-    /// Remembers the prompt and returns how many of its leading tokens were known. The last token
-    /// is never served from the cache, as in vLLM.
-    pub(super) fn visit(&mut self, salt: u64, prompt: &[u8]) -> u64 {
+    /// Remembers a prompt and returns how many of its leading tokens were known.
+    pub(super) fn visit_prompt(&mut self, salt: u64, prompt: &Prompt) -> u64 {
+        match &prompt.real {
+            // Adapter and salt are in the hashes.
+            Some(real) => {
+                self.visit(real.blocks.iter().map(|block| *block as u64), prompt.tokens())
+            }
+            None => self.visit_text(salt, &prompt.text),
+        }
+    }
+
+    fn visit_text(&mut self, salt: u64, text: &[u8]) -> u64 {
         let mut parent = salt;
+        let blocks = text.chunks_exact(BLOCK_BYTES).map(|block| {
+            parent = hash(parent, block);
+            parent
+        });
+        self.visit(blocks, super::token::count(text))
+    }
+
+    /// Remembers chained hashes of the blocks of a prompt of `tokens`. The last token is never
+    /// served from the cache, as in vLLM.
+    fn visit(&mut self, blocks: impl Iterator<Item = u64>, tokens: u64) -> u64 {
         let mut hits = 0;
         let mut unbroken = true;
-        for block in prompt.chunks_exact(BLOCK_BYTES) {
-            parent = hash(parent, block);
-            let known = self.young.contains(&parent) || self.old.contains(&parent);
+        for block in blocks {
+            let known = self.young.contains(&block) || self.old.contains(&block);
             unbroken &= known;
             hits += u64::from(unbroken);
-            self.keep(parent);
+            self.keep(block);
         }
-        let before_last = super::token::count(prompt).saturating_sub(1);
-        hits.min(before_last / BLOCK_TOKENS) * BLOCK_TOKENS
+        (hits * BLOCK_TOKENS).min(reusable_tokens(tokens, BLOCK_TOKENS))
     }
 
     fn keep(&mut self, block: u64) {
@@ -78,23 +97,23 @@ mod tests {
     fn a_repeat_hits_all_whole_blocks_but_the_last_token() {
         let mut cache = PrefixCache::new(100);
         let prompt = vec![b'a'; 300];
-        assert_eq!(cache.visit(0, &prompt), 0);
-        assert_eq!(cache.visit(0, &prompt), 64);
-        assert_eq!(cache.visit(0, &prompt[..256]), 48, "the last token is always computed");
-        assert_eq!(cache.visit(1, &prompt), 0, "another adapter shares nothing");
+        assert_eq!(cache.visit_text(0, &prompt), 0);
+        assert_eq!(cache.visit_text(0, &prompt), 64);
+        assert_eq!(cache.visit_text(0, &prompt[..256]), 48, "the last token is always computed");
+        assert_eq!(cache.visit_text(1, &prompt), 0, "another adapter shares nothing");
         let mut other = prompt.clone();
         other[70] = b'b';
-        assert_eq!(cache.visit(0, &other), 16);
+        assert_eq!(cache.visit_text(0, &other), 16);
     }
 
     #[test]
     fn it_forgets_what_no_longer_fits() {
         let mut cache = PrefixCache::new(8);
         let first = vec![b'a'; 192];
-        cache.visit(0, &first);
+        cache.visit_text(0, &first);
         for seed in 1..20 {
-            cache.visit(seed, &first);
+            cache.visit_text(seed, &first);
         }
-        assert_eq!(cache.visit(0, &first), 0);
+        assert_eq!(cache.visit_text(0, &first), 0);
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! The prompt is rendered to bytes of which four are a token: a message takes 16 bytes (4 tokens)
 //! for its place and then its text, so `usage.prompt_tokens` is `ceil(text / 4)` plus about 4 a
-//! message; token ids take 4 bytes each. Directives in the last text of a prompt steer the
+//! message; token ids take 4 bytes each. With a tokenizer the tokens are real ([`Exact`]).
+//! Directives in the last text of a prompt steer the
 //! answer: `[[tag:N]]` its words (default: a hash of the prompt), `[[len:N]]` the number of words
 //! after which it stops by itself, `[[args:JSON]]` the arguments of a tool call.
 //!
@@ -12,6 +13,7 @@
 use super::body::{Body, Node, ToolChoice};
 use super::config::SimConfig;
 use super::errors::Refusal;
+use super::exact::{Exact, Real};
 use super::token::{self, WORD_BYTES, token_text};
 
 /// Which API was called.
@@ -38,14 +40,29 @@ const COMPLETION_TOKENS_DEFAULT: u64 = 16;
 /// One prompt of a request.
 #[derive(Debug)]
 pub(super) struct Prompt {
-    /// Rendered; four bytes a token.
+    /// Rendered; four bytes a token unless there are real ones.
     pub(super) text: Vec<u8>,
     pub(super) tag: u64,
+    pub(super) real: Option<Real>,
 }
 
 impl Prompt {
     pub(super) fn tokens(&self) -> u64 {
-        token::count(&self.text)
+        self.real.as_ref().map_or_else(|| token::count(&self.text), |real| real.ids.len() as u64)
+    }
+
+    /// Its token ids.
+    pub(super) fn ids(&self) -> Vec<u32> {
+        match &self.real {
+            Some(real) => real.ids.clone(),
+            None => token::tokens(&self.text).collect(),
+        }
+    }
+
+    /// Takes `text` for its text, as if it had come so.
+    pub(super) fn retell(&mut self, text: Vec<u8>) {
+        self.tag = tag_of(&text, &text);
+        self.text = text;
     }
 }
 
@@ -117,6 +134,7 @@ impl Call {
         api: Api,
         json: &[u8],
         config: &SimConfig,
+        exact: Option<&Exact>,
         is_lora: impl Fn(&str) -> bool,
     ) -> Result<Call, Refusal> {
         let body: Body<'_> =
@@ -133,8 +151,12 @@ impl Call {
         if let Some(below) = body.temperature.filter(|t| *t < 0.0) {
             return Err(Refusal::temperature(below));
         }
-        let prompts = read_prompts(api, &body, json)?;
+        let mut prompts = read_prompts(api, &body, json)?;
+        if let Some(exact) = exact {
+            exact.make_real(api, json, lora.then_some(&*model), &mut prompts);
+        }
         let max_tokens = limits(api, &body, &prompts, config)?;
+        let limit = (max_tokens, is_open(&body, &prompts, max_tokens, config));
         let options = body.stream_options.as_ref();
         let include_usage = options.and_then(|o| o.include_usage).unwrap_or(false);
         let continuous = options.and_then(|o| o.continuous_usage_stats).unwrap_or(false);
@@ -142,7 +164,7 @@ impl Call {
         let n = body.n.unwrap_or(1).clamp(1, 128) as usize;
         let width = if matches!(api, Api::Chat | Api::Completions) { n } else { 1 };
         let choices = (0..prompts.len() * width)
-            .map(|c| plan(&body, &prompts[c / width], c, c / width, max_tokens, tool.as_ref()))
+            .map(|c| plan(&body, &prompts[c / width], c, c / width, limit, tool.as_ref()))
             .collect();
         Ok(Call {
             api,
@@ -242,7 +264,7 @@ fn plain(node: &Node<'_>) -> Prompt {
     let mut text = Vec::new();
     node.append_text(&mut text);
     let tag = tag_of(&text, &text);
-    Prompt { text, tag }
+    Prompt { text, tag, real: None }
 }
 
 /// Messages one after the other, each behind its mark.
@@ -262,7 +284,7 @@ pub(super) fn render(before: &Node<'_>, messages: &Node<'_>) -> Prompt {
         one => add(one),
     }
     let tag = tag_of(text.get(last_at..).unwrap_or_default(), &text);
-    Prompt { text, tag }
+    Prompt { text, tag, real: None }
 }
 
 fn tag_of(last: &[u8], all: &[u8]) -> u64 {
@@ -296,6 +318,21 @@ fn limits(
     }
 }
 
+/// Whether nobody wished for a limit: there is none, or it is all that the context leaves behind a
+/// prompt of real tokens, as a gateway that counts them fills it in.
+fn is_open(
+    body: &Body<'_>,
+    prompts: &[Prompt],
+    max_tokens: Option<u64>,
+    config: &SimConfig,
+) -> bool {
+    let Some(most) = max_tokens else { return true };
+    let real = prompts.iter().filter(|prompt| prompt.real.is_some());
+    let longest = real.map(Prompt::tokens).max();
+    let all = longest.is_some_and(|longest| longest + most == config.model_len_max);
+    all && !body.ignore_eos.unwrap_or(false)
+}
+
 /// The tool call that the answer makes, and the reason with which it ends.
 fn read_tool(body: &Body<'_>, prompts: &[Prompt]) -> Option<(ToolCall, &'static str)> {
     let first = body.tools.as_ref()?.first()?;
@@ -317,7 +354,7 @@ fn plan(
     prompt: &Prompt,
     index: usize,
     prompt_index: usize,
-    max_tokens: Option<u64>,
+    (max_tokens, open): (Option<u64>, bool),
     tool: Option<&(ToolCall, &'static str)>,
 ) -> Choice {
     let tag = prompt.tag.wrapping_add(index as u64);
@@ -337,7 +374,7 @@ fn plan(
         }
     }
     let asked = token::number(&prompt.text, "len").filter(|_| !body.ignore_eos.unwrap_or(false));
-    let by_itself = asked.or(max_tokens.is_none().then_some(DEFAULT_WORDS));
+    let by_itself = asked.or(open.then_some(DEFAULT_WORDS));
     let words = by_itself.unwrap_or(limit).min(limit);
     if let Some(found) = find_stop(&body.stop, tag, words) {
         return choice(found.tokens, found.words, found.finish);
@@ -385,7 +422,7 @@ mod tests {
     use super::*;
 
     fn read(api: Api, json: &str) -> Call {
-        Call::read(api, json.as_bytes(), &SimConfig::default(), |_| false).expect("accepted")
+        Call::read(api, json.as_bytes(), &SimConfig::default(), None, |_| false).expect("accepted")
     }
 
     #[test]

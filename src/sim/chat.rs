@@ -277,8 +277,7 @@ fn echo(answer: &Answer<'_>, choice: &Choice, out: &mut Vec<u8>) {
 
 fn prompt_ids(answer: &Answer<'_>, choice: &Choice, out: &mut Vec<u8>) {
     let Some(prompt) = answer.call.prompts.get(choice.prompt) else { return };
-    let ids: Vec<u32> = super::token::tokens(&prompt.text).collect();
-    let ids = serde_json::Value::from(ids).to_string();
+    let ids = serde_json::Value::from(prompt.ids()).to_string();
     out.extend_from_slice(ids.as_bytes());
 }
 

@@ -1,6 +1,7 @@
 //! What a simulated fleet is made of. Plain values, no I/O.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::engine::EngineParams;
@@ -61,6 +62,9 @@ pub struct SimConfig {
     pub model_len_max: u64,
     /// Bearer key asked for under `/v1`.
     pub api_key: Option<String>,
+    /// Folder with `tokenizer.json` and the chat template: prompts are counted as its model counts
+    /// them. `None` = four bytes are a token.
+    pub tokenizer: Option<PathBuf>,
     /// `--enable-request-id-headers`: answers carry `x-request-id`.
     pub request_id_headers: bool,
     /// `--enable-prompt-tokens-details`: usage carries `cached_tokens`.
@@ -82,6 +86,7 @@ impl Default for SimConfig {
             blocks: EngineParams::a100_8b().blocks,
             model_len_max: 32_768,
             api_key: None,
+            tokenizer: None,
             request_id_headers: false,
             prompt_tokens_details: true,
             keep_alive: Duration::from_secs(5),

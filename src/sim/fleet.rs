@@ -15,11 +15,13 @@ use std::time::Duration;
 
 use super::config::{OnTerm, SimConfig};
 use super::door;
+use super::exact::Exact;
 use super::fault::Fault;
 use super::pace::Clock;
 use super::replica::{DoorState, Replica};
 use super::stats::Stats;
 use crate::net::{self, Driver, DriverChoice};
+use crate::prompt::model::Model;
 
 /// From the end signal to the closed port; vLLM takes 0.1 to 1.4 s.
 const TERM_TO_CLOSED: Duration = Duration::from_millis(200);
@@ -81,13 +83,15 @@ impl Shared {
 pub struct Fleet;
 
 impl Fleet {
-    /// Binds all ports, starts the threads and returns at once.
+    /// Loads the tokenizer if there is one, binds all ports, starts the threads and returns.
     ///
     /// # Errors
-    /// A port is taken, or the threads cannot be started.
+    /// A port is taken, the threads cannot be started, or the tokenizer cannot be loaded.
     pub fn start(config: SimConfig) -> io::Result<SimHandle> {
         let threads = config.threads.clamp(1, config.ports.len().max(1));
         let (driver, fallback) = DriverChoice::Auto.resolve().map_err(io::Error::other)?;
+        let model = config.tokenizer.as_deref().map(|folder| Model::load(folder, None));
+        let model = model.transpose().map_err(io::Error::other)?.map(Arc::new);
         let mut listeners = Vec::new();
         for &port in &config.ports {
             listeners.push(door::bind(SocketAddr::new(config.host, port))?);
@@ -111,7 +115,7 @@ impl Fleet {
         let mut joins = Vec::new();
         for (index, (doors, bell)) in doors.into_iter().zip(bells).enumerate() {
             let (config, shared) = (Arc::clone(&config), Arc::clone(&shared));
-            let thread = Thread { index, config, shared, doors, bell };
+            let thread = Thread { index, config, shared, doors, bell, model: model.clone() };
             let name = format!("sim-{index}");
             joins.push(std::thread::Builder::new().name(name).spawn(move || thread.run(driver))?);
         }
@@ -224,6 +228,7 @@ struct Thread {
     shared: Arc<Shared>,
     doors: Vec<(usize, TcpListener)>,
     bell: TcpStream,
+    model: Option<Arc<Model>>,
 }
 
 impl Thread {
@@ -238,11 +243,15 @@ impl Thread {
 
     async fn serve(self) -> io::Result<()> {
         let clock = Clock::new();
+        let exact = self.model.map(|model| {
+            model.tokenizer().warm();
+            Rc::new(Exact::new(model, self.config.model_len_max))
+        });
         let mut replicas = Vec::new();
         for (i, listener) in self.doors {
             let port = listener.local_addr()?.port();
             let (config, shared) = (Arc::clone(&self.config), Arc::clone(&self.shared));
-            let replica = Rc::new(Replica::new(port, config, shared, clock));
+            let replica = Rc::new(Replica::new(port, config, shared, clock, exact.clone()));
             if let Some(engine) = &replica.engine {
                 net::spawn(Rc::clone(engine).drive());
             }

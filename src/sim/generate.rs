@@ -73,7 +73,7 @@ fn begin<'c>(wire: &Wire, call: &'c Call, id: Option<&str>) -> Answer<'c> {
     let created = date::unix_seconds();
     let model_json = quoted(&call.model);
     let salt = if call.is_lora { token::hash(1, call.model.as_bytes()) } else { 0 };
-    let cached = call.prompts.iter().map(|p| replica.visit_prefix(salt, &p.text)).sum();
+    let cached = call.prompts.iter().map(|p| replica.visit_prefix(salt, p)).sum();
     let fault = wire.fault.as_ref();
     Answer {
         call,

@@ -90,10 +90,12 @@ fn stop(answer: &Answer<'_>, choice: &Choice, steps: u64) -> (&'static str, Stri
     }
 }
 
+/// Anthropic's input leaves out what the cache had and what it took in.
 fn usage(answer: &Answer<'_>, completion: u64, out: &mut Vec<u8>) {
     let numbers = answer.numbers(completion);
+    let apart = answer.cached_tokens + answer.cache_created();
     out.extend_from_slice(b"{\"input_tokens\":");
-    push_number(out, numbers.prompt);
+    push_number(out, if numbers.prompt < 0 { -1 } else { numbers.prompt - apart as i64 });
     out.extend_from_slice(b",\"output_tokens\":");
     push_number(out, numbers.completion);
     out.extend_from_slice(b",\"cache_creation_input_tokens\":");

@@ -7,6 +7,7 @@
 //! | `door`, `connection` | the port and one connection, as uvicorn behaves |
 //! | `routes`, `errors`, `metrics` | paths, refusals in vLLM's words, `/metrics` |
 //! | `body`, `call` | what a request asks for; the answer is planned before its first byte |
+//! | `exact` | prompts as a real tokenizer counts them, when one is given |
 //! | `generate`, `pace`, [`engine`] | admitted, paced, sent, released |
 //! | `answer`, `chat`, `messages`, `responses` | the shapes of the APIs |
 //! | `wire`, `date`, `gzip` | heads, chunks, and the faults that strike bytes |
@@ -28,6 +29,7 @@ mod date;
 mod door;
 pub mod engine;
 mod errors;
+mod exact;
 mod fault;
 mod fleet;
 mod generate;

@@ -7,8 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::cache::{BLOCK_TOKENS, PrefixCache};
+use super::call::Prompt;
 use super::config::{EngineKind, OnTerm, SimConfig};
 use super::engine::Work;
+use super::exact::Exact;
 use super::fault::{Fault, Kind};
 use super::fleet::Shared;
 use super::pace::{Clock, EngineHost, Pace, Signal};
@@ -37,6 +39,8 @@ pub(super) struct Replica {
     pub(super) clock: Clock,
     pub(super) counters: Counters,
     pub(super) engine: Option<Rc<EngineHost>>,
+    /// The thread's real tokenizer.
+    pub(super) exact: Option<Rc<Exact>>,
     pub(super) loras: RefCell<Vec<Lora>>,
     /// Adapter names with requests in flight, for `lora_requests_info`.
     pub(super) loras_busy: RefCell<Vec<String>>,
@@ -59,6 +63,7 @@ impl Replica {
         config: Arc<SimConfig>,
         shared: Arc<Shared>,
         clock: Clock,
+        exact: Option<Rc<Exact>>,
     ) -> Replica {
         let engine = match &config.engine {
             EngineKind::Fixed { .. } => None,
@@ -76,6 +81,7 @@ impl Replica {
             clock,
             counters: Counters::new(),
             engine,
+            exact,
             loras: RefCell::new(loras.collect()),
             loras_busy: RefCell::default(),
             door: Cell::new(DoorState::Open),
@@ -155,8 +161,8 @@ impl Replica {
     }
 
     /// Looks the prompt up in the prefix memory and remembers it.
-    pub(super) fn visit_prefix(&self, salt: u64, prompt: &[u8]) -> u64 {
-        self.cache.borrow_mut().visit(salt, prompt)
+    pub(super) fn visit_prefix(&self, salt: u64, prompt: &Prompt) -> u64 {
+        self.cache.borrow_mut().visit_prompt(salt, prompt)
     }
 
     /// Takes a request into the engine.

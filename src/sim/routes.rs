@@ -20,6 +20,7 @@ use super::stats::add;
 use super::wire::{End, Wire};
 use super::{date, metrics, token};
 use crate::http1::Method;
+use crate::openai::Endpoint;
 
 const JSON: &str = "application/json";
 
@@ -165,15 +166,15 @@ async fn act(
     let done = match route {
         Route::Generate(api) => {
             let is_lora = |name: &str| replica.loras.borrow().iter().any(|l| l.name == name);
-            match Call::read(api, body, &replica.config, is_lora) {
+            match Call::read(api, body, &replica.config, replica.exact.as_deref(), is_lora) {
                 Ok(call) => return generate(wire, &call, given_id).await,
                 Err(refusal) => Err(refusal),
             }
         }
         Route::Embeddings => embeddings(&replica, body),
         Route::Tokenize => tokenize(&replica, body),
-        Route::CountTokens => count_tokens(body),
-        Route::Detokenize => detokenize(body),
+        Route::CountTokens => count_tokens(&replica, body),
+        Route::Detokenize => detokenize(&replica, body),
         Route::Fault => set_fault(&replica, body),
         Route::LoadLora | Route::UnloadLora => {
             return match change_loras(&replica, route, body) {
@@ -267,7 +268,7 @@ fn embeddings(replica: &Replica, body: &[u8]) -> Result<String, Refusal> {
         Node::List(list) if !matches!(list.first(), Some(Node::Number(_))) => list.as_slice(),
         one => std::slice::from_ref(one),
     };
-    let mut tokens = 0;
+    let mut tokens: u64 = 0;
     let mut data = Vec::new();
     for (index, input) in inputs.iter().enumerate() {
         let mut text = Vec::new();
@@ -278,6 +279,9 @@ fn embeddings(replica: &Replica, body: &[u8]) -> Result<String, Refusal> {
             .map(|i| (token::mix(seed, i) >> 40) as f64 / f64::from(1 << 23) - 1.0);
         let embedding: Vec<f64> = numbers.collect();
         data.push(json!({"index": index, "object": "embedding", "embedding": embedding}));
+    }
+    if let Some(ids) = real_ids(replica, Endpoint::Embeddings, body) {
+        tokens = ids.iter().map(|ids| ids.len() as u64).sum();
     }
     add(&replica.counters.prompt_tokens, tokens);
     let (id, created) = (replica.fresh_id(), date::unix_seconds());
@@ -313,12 +317,15 @@ fn tokenize(replica: &Replica, body: &[u8]) -> Result<String, Refusal> {
             text
         }
     };
-    let tokens: Vec<u32> = token::tokens(&text).collect();
-    let strings = read.return_token_strs.unwrap_or(false).then(|| {
-        let piece =
-            |id: &u32| String::from_utf8_lossy(&token::text(std::iter::once(*id))).into_owned();
-        tokens.iter().map(piece).collect::<Vec<_>>()
-    });
+    let real = real_ids(replica, Endpoint::Tokenize, body).and_then(|mut lists| lists.pop());
+    let pieces = replica.exact.as_ref().filter(|_| real.is_some());
+    let tokens = real.unwrap_or_else(|| token::tokens(&text).collect());
+    let piece = |id: &u32| match pieces {
+        Some(exact) => exact.token(*id),
+        None => Some(String::from_utf8_lossy(&token::text(std::iter::once(*id))).into_owned()),
+    };
+    let strings = read.return_token_strs.unwrap_or(false);
+    let strings = strings.then(|| tokens.iter().map(piece).collect::<Vec<_>>());
     let (count, limit) = (tokens.len(), replica.config.model_len_max);
     let (tokens, strings) = (serde_json::Value::from(tokens), json!(strings));
     Ok(format!(
@@ -327,16 +334,29 @@ fn tokenize(replica: &Replica, body: &[u8]) -> Result<String, Refusal> {
     ))
 }
 
-fn count_tokens(body: &[u8]) -> Result<String, Refusal> {
+/// The ids of each prompt, when the fleet has a real tokenizer.
+fn real_ids(replica: &Replica, endpoint: Endpoint, body: &[u8]) -> Option<Vec<Vec<u32>>> {
+    replica.exact.as_ref()?.ids(endpoint, body)
+}
+
+fn count_tokens(replica: &Replica, body: &[u8]) -> Result<String, Refusal> {
     let read = read_body(body)?;
     let messages = read.messages.unwrap_or_default();
-    let n = render(&read.system, &messages).tokens();
+    let n = match real_ids(replica, Endpoint::CountTokens, body) {
+        Some(ids) => ids.iter().map(|ids| ids.len() as u64).sum(),
+        None => render(&read.system, &messages).tokens(),
+    };
     Ok(format!("{{\"input_tokens\":{n},\"context_management\":{{\"original_input_tokens\":{n}}}}}"))
 }
 
-fn detokenize(body: &[u8]) -> Result<String, Refusal> {
+fn detokenize(replica: &Replica, body: &[u8]) -> Result<String, Refusal> {
     let tokens = read_body(body)?.tokens.unwrap_or_default();
-    let text = token::text(tokens.into_iter());
+    let real = replica.exact.as_ref().map(|exact| exact.text(&tokens));
+    let text = match real {
+        Some(Some(text)) => text.into_bytes(),
+        Some(None) => return Err(Refusal::user_input("Token id is out of range".to_owned())),
+        None => token::text(tokens.into_iter()),
+    };
     Ok(format!("{{\"prompt\":{}}}", quoted(&String::from_utf8_lossy(&text))))
 }
 
