@@ -92,7 +92,8 @@ fn a_pools_tokenizer_is_checked_and_used() {
     let file = folder.path().join("gateway.toml");
     let config = |tokenizer: &str| {
         let text = format!(
-            "[[pool]]\nname = \"p\"\nreplicas = [\"http://127.0.0.1:1\"]\ntokenizer = \"{tokenizer}\"\n"
+            "[[pool]]\nname = \"p\"\nreplicas = [\"http://127.0.0.1:1\"]\n\
+             tokenizer = \"{tokenizer}\"\n"
         );
         std::fs::write(&file, text).unwrap();
     };

@@ -1,8 +1,8 @@
 //! Encoding a text in turns, part by part, through a core's cache.
 //!
 //! A turn ends after about as many bytes as the caller allows. Parts end at added tokens, and
-//! within long ones at the first cut after [`Pace::part_bytes`] bytes: where a part ends depends
-//! only on the text up to there, so a text that grows keeps its parts and finds them in the cache.
+//! within long ones at the first cut after some KiB: where a part ends depends only on the text up
+//! to there, so a text that grows keeps its parts and finds them in the cache.
 //! A stretch without any cut is for a thread beside the cores ([`EncodeJob::finish`]). Owned by a
 //! request, on its core; no I/O, no clock.
 

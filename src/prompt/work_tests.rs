@@ -4,12 +4,11 @@ use super::*;
 use crate::openai::read_call;
 use crate::prompt::model::{Ask, Model};
 
-#[path = "../../tests/support/tiny_tokenizer.rs"]
-mod tiny_tokenizer;
+use crate::prompt::tokenizer::tests::tiny;
 
 fn model() -> Model {
     let folder = tempfile::tempdir().unwrap();
-    tiny_tokenizer::write(folder.path());
+    tiny::write(folder.path());
     Model::load(folder.path(), None).unwrap()
 }
 
@@ -68,7 +67,7 @@ fn a_prompt_is_cut_as_the_engine_cuts_it() {
     assert!(cut(r#","truncate_prompt_tokens":0"#, completions).is_empty());
     // The context of 20, less one for the answer, unless none is asked for.
     assert_eq!(cut(r#","truncate_prompt_tokens":-1"#, completions), ids[11..]);
-    let none = r#","truncate_prompt_tokens":-1,"max_tokens":null"#;
+    let none = r#","truncate_prompt_tokens":-1,"max_tokens":0,"echo":true"#;
     assert_eq!(cut(none, completions), ids[10..]);
 }
 

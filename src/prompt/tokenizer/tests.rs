@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use super::*;
 
 #[path = "../../../tests/support/tiny_tokenizer.rs"]
-mod tiny;
+pub(in crate::prompt) mod tiny;
 
 /// The tiny tokenizer, loaded once.
 pub(in crate::prompt) fn loaded() -> Arc<Tokenizer> {
