@@ -7,6 +7,8 @@ use std::cell::RefCell;
 
 /// Size of a pooled buffer in bytes: a typical request (8 KB) or some sixty events in one read.
 const POOLED_BYTES: usize = 16 * 1024;
+/// Most that a buffer grows at once: half a millisecond to clear and to receive into.
+const GROWTH_BYTES_MAX: usize = 1 << 20;
 /// Buffers that a core keeps (4 MiB): more than the streams that have bytes at the same moment.
 const POOLED_MAX: usize = 256;
 
@@ -59,7 +61,7 @@ impl Buffer {
     }
 
     /// Room for at least one byte to receive into, from the pool when there is no buffer yet.
-    /// A full buffer doubles, up to `bytes_max` of content; then the space is empty.
+    /// A full buffer grows, up to `bytes_max` of content; then the space is empty.
     pub(super) fn space(&mut self, pool: &BufferPool, bytes_max: usize) -> &mut [u8] {
         if self.bytes.is_empty() {
             self.bytes = pool.take();
@@ -70,7 +72,9 @@ impl Buffer {
             self.start = 0;
         }
         if self.end == self.bytes.len() && self.end < bytes_max {
-            self.bytes.resize(self.bytes.len().saturating_mul(2), 0);
+            let more = self.bytes.len().min(GROWTH_BYTES_MAX);
+            self.bytes.reserve_exact(more);
+            self.bytes.resize(self.bytes.len().saturating_add(more), 0);
         }
         let room_max = bytes_max.saturating_sub(self.len());
         let space = self.bytes.get_mut(self.end..).unwrap_or_default();
