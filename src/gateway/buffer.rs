@@ -105,6 +105,20 @@ impl Buffer {
         self.end -= to - from;
     }
 
+    /// Hands over the memory of what is there, and keeps a copy of the first `n` bytes: a long body
+    /// moves to another owner without being copied. `None` when these are many.
+    pub(super) fn hand_over(&mut self, pool: &BufferPool, n: usize) -> Option<(Vec<u8>, usize)> {
+        let kept = self.filled().get(..n).filter(|_| n <= POOLED_BYTES)?;
+        let mut small = pool.take();
+        small.get_mut(..n)?.copy_from_slice(kept);
+        let start = self.start.saturating_add(n);
+        let mut bytes = std::mem::replace(&mut self.bytes, small);
+        bytes.truncate(self.end);
+        self.start = 0;
+        self.end = n;
+        Some((bytes, start))
+    }
+
     /// Keeps only the first `n` bytes.
     pub(super) fn truncate(&mut self, n: usize) {
         self.end = self.end.min(self.start.saturating_add(n));
@@ -161,6 +175,21 @@ mod tests {
         buffer.release(&pool);
         assert!(buffer.is_empty() && buffer.bytes.is_empty());
         assert_eq!(pool.free.borrow().len(), 1);
+    }
+
+    #[test]
+    fn a_body_is_handed_over_and_its_head_stays() {
+        let pool = BufferPool::default();
+        let mut buffer = Buffer::default();
+        let long: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
+        put(&mut buffer, &pool, &long);
+        buffer.consume(7);
+        assert!(buffer.hand_over(&pool, POOLED_BYTES + 1).is_none());
+        let (bytes, start) = buffer.hand_over(&pool, 100).unwrap();
+        assert_eq!(&bytes[start..], &long[107..]);
+        assert_eq!(buffer.filled(), &long[7..107]);
+        put(&mut buffer, &pool, b"tail");
+        assert!(buffer.filled().ends_with(b"tail"));
     }
 
     #[test]
