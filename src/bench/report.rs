@@ -110,6 +110,7 @@ impl Report {
             set(format!("std_{name}_ms"), times.std_ms().into());
             set(format!("p90_{name}_ms"), times.quantile_ms(0.9).into());
             set(format!("p99_{name}_ms"), times.quantile_ms(0.99).into());
+            set(format!("p999_{name}_ms"), times.quantile_ms(0.999).into());
             set(format!("max_{name}_ms"), times.max_ms().into());
         }
         object

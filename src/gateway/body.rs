@@ -2,9 +2,11 @@
 //!
 //! A body with a length stays where it was received; a chunked one is taken out of its framing. The
 //! length is bounded before a byte is stored, and a client must keep up 1 KiB/s after 5 s, within
-//! 60 s in all.
+//! 60 s in all. A heavy body, which would hold a core too long to be understood, is taken out of
+//! the inbox so that threads beside the cores can share it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::connection::Client;
 use super::core::Core;
@@ -21,12 +23,44 @@ const BODY_MS_MAX: u64 = 60_000;
 /// Largest body of a request that needs none; a longer one closes the connection.
 const SKIP_BYTES_MAX: u64 = 64 * 1024;
 
+/// A longer body is heavy: a core reads and renders 1 MiB of text in half a millisecond each.
+const LIGHT_BYTES_MAX: usize = 1 << 20;
+/// Escapes and list items have their price whatever their length, some 10 ns each: a body with
+/// more of them is heavy.
+const LIGHT_ITEMS_MAX: usize = 32 * 1024;
+
 /// A whole request body.
 pub(super) enum Body {
     /// Where it lies in the client's inbox.
     InPlace(Range<usize>),
-    /// Taken out of its chunks.
-    Joined(Vec<u8>),
+    /// Taken out of its chunks, or too heavy for a core.
+    Apart(Apart),
+}
+
+/// A body with an owner of its own; clones share it.
+#[derive(Clone)]
+pub(super) struct Apart {
+    memory: Arc<Vec<u8>>,
+    start: usize,
+    heavy: bool,
+}
+
+impl Apart {
+    fn new(memory: Vec<u8>, start: usize) -> Apart {
+        let heavy = memory.get(start..).is_some_and(is_heavy);
+        Apart { memory: Arc::new(memory), start, heavy }
+    }
+
+    /// The bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.memory.get(self.start..).unwrap_or_default()
+    }
+}
+
+/// Would this hold a core too long to be read as JSON?
+fn is_heavy(body: &[u8]) -> bool {
+    let many = || memchr::memchr2_iter(b'\\', b',', body).nth(LIGHT_ITEMS_MAX).is_some();
+    body.len() > LIGHT_BYTES_MAX || (body.len() > LIGHT_ITEMS_MAX && many())
 }
 
 impl Body {
@@ -34,7 +68,23 @@ impl Body {
     pub(super) fn bytes<'a>(&'a self, client: &'a Client) -> &'a [u8] {
         match self {
             Body::InPlace(range) => client.inbox.filled().get(range.clone()).unwrap_or_default(),
-            Body::Joined(bytes) => bytes,
+            Body::Apart(apart) => apart.bytes(),
+        }
+    }
+
+    /// The body, when no core is to read it.
+    pub(super) fn heavy(&self) -> Option<Apart> {
+        match self {
+            Body::Apart(apart) if apart.heavy => Some(apart.clone()),
+            _ => None,
+        }
+    }
+
+    /// The body for another thread.
+    pub(super) fn share(&self, client: &Client) -> Apart {
+        match self {
+            Body::Apart(apart) => apart.clone(),
+            Body::InPlace(_) => Apart::new(self.bytes(client).to_vec(), 0),
         }
     }
 }
@@ -71,10 +121,23 @@ pub(super) async fn read(
                 }
             }
             client.request_bytes = end;
-            Ok(Body::InPlace(head_bytes..end))
+            Ok(apart_if_heavy(core, client, head_bytes..end))
         }
         BodyLength::Chunked => read_chunked(core, client, head_bytes, bytes_max).await,
     }
+}
+
+/// Takes a heavy body that lies in the inbox out of it.
+fn apart_if_heavy(core: &Core, client: &mut Client, place: Range<usize>) -> Body {
+    let heavy = client.inbox.len() == place.end
+        && client.inbox.filled().get(place.clone()).is_some_and(is_heavy);
+    if heavy && let Some((memory, start)) = client.inbox.hand_over(&core.buffers, place.start) {
+        client.request_bytes = place.start;
+        client.body_taken = true;
+        let memory = Arc::new(memory);
+        return Body::Apart(Apart { memory, start, heavy });
+    }
+    Body::InPlace(place)
 }
 
 async fn read_chunked(
@@ -100,7 +163,7 @@ async fn read_chunked(
             used = used.saturating_add(piece.len.max(1));
             if piece.kind == PieceKind::End {
                 client.request_bytes = head_bytes.saturating_add(used);
-                return Ok(Body::Joined(body));
+                return Ok(Body::Apart(Apart::new(body, 0)));
             }
         }
         // The head stays: its spans are still read. What was taken out goes.

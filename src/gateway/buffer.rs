@@ -7,6 +7,8 @@ use std::cell::RefCell;
 
 /// Size of a pooled buffer in bytes: a typical request (8 KB) or some sixty events in one read.
 const POOLED_BYTES: usize = 16 * 1024;
+/// Most that a buffer grows at once: half a millisecond to clear and to receive into.
+const GROWTH_BYTES_MAX: usize = 1 << 20;
 /// Buffers that a core keeps (4 MiB): more than the streams that have bytes at the same moment.
 const POOLED_MAX: usize = 256;
 
@@ -59,7 +61,7 @@ impl Buffer {
     }
 
     /// Room for at least one byte to receive into, from the pool when there is no buffer yet.
-    /// A full buffer doubles, up to `bytes_max` of content; then the space is empty.
+    /// A full buffer grows, up to `bytes_max` of content; then the space is empty.
     pub(super) fn space(&mut self, pool: &BufferPool, bytes_max: usize) -> &mut [u8] {
         if self.bytes.is_empty() {
             self.bytes = pool.take();
@@ -70,7 +72,9 @@ impl Buffer {
             self.start = 0;
         }
         if self.end == self.bytes.len() && self.end < bytes_max {
-            self.bytes.resize(self.bytes.len().saturating_mul(2), 0);
+            let more = self.bytes.len().min(GROWTH_BYTES_MAX);
+            self.bytes.reserve_exact(more);
+            self.bytes.resize(self.bytes.len().saturating_add(more), 0);
         }
         let room_max = bytes_max.saturating_sub(self.len());
         let space = self.bytes.get_mut(self.end..).unwrap_or_default();
@@ -99,6 +103,20 @@ impl Buffer {
         let to = from.saturating_add(n).min(self.end);
         self.bytes.copy_within(to..self.end, from);
         self.end -= to - from;
+    }
+
+    /// Hands over the memory of what is there, and keeps a copy of the first `n` bytes: a long body
+    /// moves to another owner without being copied. `None` when these are many.
+    pub(super) fn hand_over(&mut self, pool: &BufferPool, n: usize) -> Option<(Vec<u8>, usize)> {
+        let kept = self.filled().get(..n).filter(|_| n <= POOLED_BYTES)?;
+        let mut small = pool.take();
+        small.get_mut(..n)?.copy_from_slice(kept);
+        let start = self.start.saturating_add(n);
+        let mut bytes = std::mem::replace(&mut self.bytes, small);
+        bytes.truncate(self.end);
+        self.start = 0;
+        self.end = n;
+        Some((bytes, start))
     }
 
     /// Keeps only the first `n` bytes.
@@ -157,6 +175,21 @@ mod tests {
         buffer.release(&pool);
         assert!(buffer.is_empty() && buffer.bytes.is_empty());
         assert_eq!(pool.free.borrow().len(), 1);
+    }
+
+    #[test]
+    fn a_body_is_handed_over_and_its_head_stays() {
+        let pool = BufferPool::default();
+        let mut buffer = Buffer::default();
+        let long: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
+        put(&mut buffer, &pool, &long);
+        buffer.consume(7);
+        assert!(buffer.hand_over(&pool, POOLED_BYTES + 1).is_none());
+        let (bytes, start) = buffer.hand_over(&pool, 100).unwrap();
+        assert_eq!(&bytes[start..], &long[107..]);
+        assert_eq!(buffer.filled(), &long[7..107]);
+        put(&mut buffer, &pool, b"tail");
+        assert!(buffer.filled().ends_with(b"tail"));
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub(super) struct Client {
     /// Bytes of the request under way at the start of the inbox; kept until its commit point,
     /// since an attempt elsewhere sends them again.
     pub request_bytes: usize,
+    /// The body of that request was taken out of the inbox.
+    pub body_taken: bool,
     /// The client's direction has ended and that counts as leaving.
     gone: bool,
     /// When that was noticed.
@@ -66,6 +68,7 @@ impl Client {
             inbox: Buffer::default(),
             deadline: core.sweep.deadline(),
             request_bytes: 0,
+            body_taken: false,
             gone: false,
             gone_ns: None,
             half_closed: false,
@@ -140,6 +143,7 @@ impl Client {
     /// The request's bytes are no longer needed.
     pub(super) fn forget_request(&mut self, core: &Core) {
         self.inbox.consume(std::mem::take(&mut self.request_bytes));
+        self.body_taken = false;
         self.inbox.release(&core.buffers);
     }
 

@@ -40,6 +40,7 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
         shards: (0..cores).map(|_| Arc::default()).collect(),
         usage,
         side: Side::start(1, || SegmentCache::new(1 << 20)).expect("threads"),
+        readers: Side::start(1, || ()).expect("threads"),
         log: Log::new(Level::Off, false),
         flags: Arc::default(),
     };

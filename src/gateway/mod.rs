@@ -10,6 +10,7 @@
 )]
 
 mod answer;
+mod beside;
 mod body;
 mod buffer;
 mod connection;

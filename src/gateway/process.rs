@@ -77,6 +77,8 @@ impl Gateway {
         let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, None));
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(|e| format!("cannot start a thread: {e}"))?;
+        let readers = Side::start(cpus.len(), || ());
+        let readers = readers.map_err(|e| format!("cannot start a thread: {e}"))?;
         let published = Published::new(Arc::clone(&config), fleet);
         let flags = Arc::new(Flags::default());
         let shared = Arc::new(Shared {
@@ -85,6 +87,7 @@ impl Gateway {
             shards: cpus.iter().map(|_| Arc::new(Shard::default())).collect(),
             usage,
             side,
+            readers,
             log,
             flags: Arc::clone(&flags),
         });

@@ -4,17 +4,14 @@
 //! Never holds its core for long: a long text is encoded in turns, and what cannot be cut goes to
 //! a thread beside the cores ([`super::side`]). While it waits the client is watched.
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::Poll;
 
-use super::body::Body;
+use super::beside::{STAGE_BYTES_MAX, beside, turn};
+use super::body::{Apart, Body};
 use super::connection::Client;
 use super::core::Core;
 use super::reply::Failure;
-use super::side::{Busy, Lost};
+use crate::openai::Prompt::{TokenLists, Tokens};
 use crate::openai::{self, Call, Endpoint, Truncate};
 use crate::prompt::blocks::{self, Root};
 use crate::prompt::model::{self, Ask};
@@ -29,6 +26,9 @@ const TURN_BYTES: usize = 8 * 1024;
 /// A longer body is rendered beside the cores, unless its template is known to be quick: others
 /// take some 10 us a KiB and cannot be interrupted.
 const RENDER_BYTES_MAX: usize = 32 * 1024;
+
+/// Text whose chunks are hashed where there is no tokenizer: 0.2 ms.
+const HASHED_BYTES_MAX: usize = 1 << 20;
 
 /// Output tokens of a completion that names no limit: the API's default, and vLLM's.
 const COMPLETION_TOKENS_DEFAULT: u64 = 16;
@@ -81,29 +81,64 @@ pub(super) async fn exact(
     body: &Body,
 ) -> Result<Option<(Prompt, Vec<Vec<u32>>)>, Failure> {
     let bytes = body.bytes(client);
-    let ask = Ask { endpoint: asked.endpoint, call: asked.call, body: bytes, unix_s: unix_s() };
-    let terms = asked.terms(bytes);
-    if let Some(source) = model::of_ids(&ask) {
-        let work = Work::new(None, source, terms);
-        return encode(core, client, work).await;
+    let (terms, model) = (asked.terms(bytes), asked.pool.model());
+    let (endpoint, call, unix_s) = (asked.endpoint, asked.call, unix_s());
+    let ask = Ask { endpoint, call, body: bytes, unix_s };
+    if let Some(apart) = body.heavy() {
+        return whole(core, client, asked, (apart, terms)).await;
     }
-    let Some(model) = asked.pool.model() else { return Ok(None) };
-    if bytes.len() > RENDER_BYTES_MAX && !model.is_quick(&ask) {
-        let (model, call, bytes) = (Arc::clone(model), asked.call.clone(), bytes.to_vec());
-        let endpoint = asked.endpoint;
-        return beside(core, client, move |cache| {
-            let ask = Ask { endpoint, call: &call, body: &bytes, unix_s: ask.unix_s };
-            let mut work = Work::new(Some(model.tokenizer()), model.source(&ask).ok()?, terms);
-            work.rest(cache).ok()?;
-            Some(work.finish())
-        })
-        .await;
+    let source = model::of_ids(&ask);
+    if source.is_none()
+        && let Some(model) = model
+        && bytes.len() > RENDER_BYTES_MAX
+        && !model.is_quick(&ask)
+    {
+        return whole(core, client, asked, (body.share(client), terms)).await;
     }
-    match model.source(&ask) {
-        Ok(source) => encode(core, client, Work::new(Some(model.tokenizer()), source, terms)).await,
-        // What the engine will refuse it shall refuse in its own words.
-        Err(_) => Ok(None),
+    let staged = bytes.len() > STAGE_BYTES_MAX;
+    if staged {
+        turn(core, client).await?;
     }
+    let ask = Ask { endpoint, call, body: body.bytes(client), unix_s };
+    // What the engine will refuse it shall refuse in its own words.
+    let source = source.or_else(|| model?.source(&ask).ok());
+    let Some(source) = source else { return Ok(None) };
+    if staged {
+        turn(core, client).await?;
+    }
+    encode(core, client, Work::new(model.map(|model| model.tokenizer()), source, terms)).await
+}
+
+/// Renders and encodes the prompts of a body beside the cores.
+async fn whole(
+    core: &Rc<Core>,
+    client: &mut Client,
+    asked: &Asked<'_>,
+    (body, terms): (Apart, Terms),
+) -> Result<Option<(Prompt, Vec<Vec<u32>>)>, Failure> {
+    let (model, call, endpoint) = (asked.pool.model().cloned(), asked.call, asked.endpoint);
+    if model.is_none() && !matches!(call.prompt, Tokens { .. } | TokenLists { .. }) {
+        return Ok(None);
+    }
+    let (call, unix_s) = (call.clone(), unix_s());
+    let job = move |cache: &mut SegmentCache| {
+        let ask = Ask { endpoint, call: &call, body: body.bytes(), unix_s };
+        let source = model::of_ids(&ask).or_else(|| model.as_ref()?.source(&ask).ok())?;
+        let mut work = Work::new(model.as_ref().map(|model| model.tokenizer()), source, terms);
+        work.rest(cache).ok()?;
+        Some(work.finish())
+    };
+    encode_beside(core, client, job).await
+}
+
+/// Does `job` on one of the threads that encode.
+async fn encode_beside<T: Send + 'static>(
+    core: &Rc<Core>,
+    client: &mut Client,
+    job: impl FnOnce(&mut SegmentCache) -> Option<T> + Send + 'static,
+) -> Result<Option<T>, Failure> {
+    core.metrics.long_prompts.inc();
+    Ok(beside(&core.shared.side, core, client, job).await?.flatten())
 }
 
 /// Encodes in turns; what cannot be cut goes to a thread beside the cores.
@@ -113,17 +148,12 @@ async fn encode(
     mut work: Work,
 ) -> Result<Option<(Prompt, Vec<Vec<u32>>)>, Failure> {
     loop {
-        let turn = work.turn(&mut core.segments.borrow_mut(), TURN_BYTES);
-        match turn {
+        let came = work.turn(&mut core.segments.borrow_mut(), TURN_BYTES);
+        match came {
             Ok(Turn::Done) => return Ok(Some(work.finish())),
-            Ok(Turn::More) => {
-                core.bell.turn().await;
-                if poll_fn(|cx| Poll::Ready(client.poll_gone(cx, core).is_ready())).await {
-                    return Err(Failure::ClientGone);
-                }
-            }
+            Ok(Turn::More) => turn(core, client).await?,
             Ok(Turn::Long) => {
-                return beside(core, client, move |cache| {
+                return encode_beside(core, client, move |cache| {
                     work.rest(cache).ok()?;
                     Some(work.finish())
                 })
@@ -132,37 +162,6 @@ async fn encode(
             Err(_) => return Ok(None),
         }
     }
-}
-
-/// Does `job` on a thread beside the cores and waits for it, watching the client.
-async fn beside<T: Send + 'static>(
-    core: &Rc<Core>,
-    client: &mut Client,
-    job: impl FnOnce(&mut SegmentCache) -> Option<T> + Send + 'static,
-) -> Result<Option<T>, Failure> {
-    core.metrics.long_prompts.inc();
-    let answer = core.shared.side.submit(&core.bell, job).map_err(|Busy| Failure::Busy)?;
-    let mut rung = pin!(core.bell.rung());
-    poll_fn(|cx| {
-        loop {
-            match answer.take() {
-                Ok(Some(answer)) => return Poll::Ready(Ok(answer)),
-                Err(Lost) => return Poll::Ready(Ok(None)),
-                Ok(None) => {}
-            }
-            if client.poll_gone(cx, core).is_ready() {
-                return Poll::Ready(Err(Failure::ClientGone));
-            }
-            if core.sweep.ended() {
-                return Poll::Ready(Err(Failure::Stopping));
-            }
-            if rung.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            rung.set(core.bell.rung());
-        }
-    })
-    .await
 }
 
 fn unix_s() -> i64 {
@@ -180,7 +179,11 @@ fn estimate(asked: &Asked<'_>, body: &[u8]) -> Prompt {
     let text = call.messages_span.or(call.prompt_span).map(|span| span.of(body));
     let text = text.and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default();
     let mut hashes = Vec::new();
-    blocks::of_text(root, text, &mut hashes);
+    let mut hashed = text.len().min(HASHED_BYTES_MAX);
+    while !text.is_char_boundary(hashed) {
+        hashed -= 1;
+    }
+    blocks::of_text(root, text.get(..hashed).unwrap_or_default(), &mut hashes);
     let prompts = call.prompts().max(1) as u64;
     let longest = if prompts == 1 { tokens } else { tokens.div_ceil(prompts) };
     let cut_to_context = call.truncate == Some(Truncate::ToContext);

@@ -4,6 +4,7 @@
 
 use std::rc::Rc;
 
+use super::beside;
 use super::body::{self, Body};
 use super::connection::{Client, Next};
 use super::core::Core;
@@ -18,7 +19,7 @@ use super::tokenize;
 use super::upstream;
 use crate::admin::Stage;
 use crate::http1::{BodyLength, Method, RequestHead, Span, Version};
-use crate::openai::{self, Call, Edits, Endpoint, RouteError, multipart, read_call};
+use crate::openai::{self, Call, Edits, Endpoint, RouteError, multipart};
 use crate::replicas::{Served, Unresolved};
 use crate::tenants::{KeyId, TenantRef};
 
@@ -57,9 +58,11 @@ async fn stages(
     ticket.caller(endpoint, tenant.key_id, published.tenant(tenant));
     plain_body(client, head)?;
     let body = body::read(core, client, head, published.body_bytes_max).await?;
-    let (call, mut edits, served) = understand(client, head, endpoint, &body, published, tenant)?;
+    let call = called(core, client, head, endpoint, &body).await?;
+    let bytes = body.bytes(client);
+    let (mut edits, served) = understand(endpoint, &call, bytes, published, tenant)?;
     let pool = published.fleet.pools.get(served.pool).ok_or(Failure::NoHealthyReplica)?;
-    ticket.called(&call, body.bytes(client), &served, pool);
+    ticket.called(&call, bytes, &served, pool);
     ticket.stage_ended(Stage::Auth);
     let asked = Asked { endpoint, call: &call, served: &served, pool };
     if matches!(endpoint, Endpoint::Tokenize | Endpoint::Detokenize)
@@ -123,24 +126,31 @@ fn authenticate(
         .map_err(|_| Failure::InvalidApiKey)
 }
 
-/// Reads the body: what is asked for, who serves it, and what must be changed in it.
-fn understand(
-    client: &Client,
+/// Reads the body.
+async fn called(
+    core: &Rc<Core>,
+    client: &mut Client,
     head: &RequestHead,
     endpoint: Endpoint,
     body: &Body,
+) -> Result<Call, Failure> {
+    if endpoint.multipart() {
+        let kind = head.content_type.map(|s| s.of(client.inbox.filled())).unwrap_or_default();
+        return multipart::read_call(kind, body.bytes(client)).map_err(Failure::Body);
+    }
+    let call = beside::call(core, client, endpoint, body).await?;
+    call.refuse_chat_template().map_err(Failure::Body)?;
+    Ok(call)
+}
+
+/// What is asked for: who serves it, and what must be changed in the body.
+fn understand(
+    endpoint: Endpoint,
+    call: &Call,
+    bytes: &[u8],
     published: &Published,
     tenant: TenantRef,
-) -> Result<(Call, Edits, Served), Failure> {
-    let bytes = body.bytes(client);
-    let call = if endpoint.multipart() {
-        let kind = head.content_type.map(|s| s.of(client.inbox.filled())).unwrap_or_default();
-        multipart::read_call(kind, bytes).map_err(Failure::Body)?
-    } else {
-        let call = read_call(endpoint, bytes).map_err(Failure::Body)?;
-        call.refuse_chat_template().map_err(Failure::Body)?;
-        call
-    };
+) -> Result<(Edits, Served), Failure> {
     let name = call.model_name(bytes);
     let served = published.fleet.resolve(name).map_err(|why| match why {
         Unresolved::Unknown => Failure::ModelNotFound(shown(name)),
@@ -151,17 +161,17 @@ fn understand(
     if !pool.is_some_and(|pool| published.may_use(tenant, &pool.name)) {
         return Err(Failure::ModelNotFound(shown(name)));
     }
-    let mut edits = Edits::new(&call);
+    let mut edits = Edits::new(call);
     if name.is_some_and(|name| name != &*served.upstream) {
-        edits.set_model(&call, &served.upstream);
+        edits.set_model(call, &served.upstream);
     }
     let asks = matches!(endpoint, Endpoint::ChatCompletions | Endpoint::Completions);
     if asks && call.stream && !call.client_asked_for_usage() {
-        edits.ask_for_usage(&call);
+        edits.ask_for_usage(call);
     }
     // Fields by which a caller could steer the engine past us; the salt only separates.
-    edits.remove(&call, bytes, |field| field.name != "cache_salt");
-    Ok((call, edits, served.clone()))
+    edits.remove(call, bytes, |field| field.name != "cache_salt");
+    Ok((edits, served.clone()))
 }
 
 /// A model's name as a message shows it: short.
@@ -182,7 +192,7 @@ async fn fail(
         return Next::Cut;
     }
     // A body that was not read cannot be told from the next request: read past it, or close.
-    let read = client.request_bytes > ticket.head.head_bytes as usize;
+    let read = client.body_taken || client.request_bytes > ticket.head.head_bytes as usize;
     // After a CONNECT whatever follows is meant for a tunnel; a client that waits for
     // `100 Continue` may send its body or not.
     let spent = failure.must_close()

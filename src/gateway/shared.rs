@@ -86,8 +86,10 @@ pub(super) struct Shared {
     pub shards: Vec<Arc<Shard>>,
     /// Where usage records go.
     pub usage: UsageSink,
-    /// Threads for what would hold a core too long.
+    /// Threads that render and encode what would hold a core too long.
     pub side: Side<SegmentCache>,
+    /// Threads that read such bodies and write such lists.
+    pub readers: Side<()>,
     /// Where log lines go.
     pub log: Log,
     /// Drain and stop.

@@ -3,7 +3,8 @@
 //!
 //! The queue is bounded: a caller that finds it full is refused, so that work cannot pile up. Jobs
 //! own what they read. A job whose caller has gone is not begun; one that panics is lost, and its
-//! caller hears of it. The threads run beside the cores' CPUs where the machine has any left.
+//! caller hears of it. The threads run beside the cores' CPUs where the machine has any left; where
+//! it has not, the scheduler gives them what the cores leave.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -13,6 +14,7 @@ use std::thread;
 use crossbeam_queue::ArrayQueue;
 
 use crate::net::{Bell, Ringer};
+use crate::runtime::affinity;
 
 /// Jobs that wait, over all threads.
 const QUEUE_MAX: usize = 256;
@@ -72,6 +74,7 @@ impl<S: 'static> Side<S> {
 }
 
 fn work<S>(jobs: &Mutex<Receiver<Job<S>>>, state: impl Fn() -> S) {
+    affinity::yield_to_others();
     let mut kept = state();
     loop {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();

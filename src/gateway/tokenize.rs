@@ -3,7 +3,9 @@
 
 use std::io::Write as _;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use super::beside::short_here;
 use super::body::Body;
 use super::connection::{Client, Next};
 use super::core::Core;
@@ -14,7 +16,13 @@ use super::ticket::Ticket;
 use crate::http1::RequestHead;
 use crate::openai::error::write_string;
 use crate::openai::{self, Endpoint, json};
+use crate::prompt::Basis;
 use crate::prompt::model::Model;
+
+/// A core writes a list of so many tokens and their texts in half a millisecond.
+const IDS_HERE: usize = 4096;
+/// A list of ids that is not longer is read and decoded as quickly.
+const IDS_BYTES_HERE: usize = 16 * 1024;
 
 /// Answers `asked` if it can be answered here; `None`: the engine is to be asked.
 ///
@@ -30,7 +38,11 @@ pub(super) async fn answer(
     let Some(model) = asked.pool.model() else { return Ok(None) };
     let answer = match asked.endpoint {
         Endpoint::Tokenize => tokens(core, client, asked, body, model).await?,
-        Endpoint::Detokenize => text(body.bytes(client), model),
+        Endpoint::Detokenize => {
+            let short = body.bytes(client).len() <= IDS_BYTES_HERE;
+            let (body, model) = (body.share(client), Arc::clone(model));
+            short_here(core, client, short, move || text(body.bytes(), &model)).await?.flatten()
+        }
         _ => None,
     };
     let Some(answer) = answer else { return Ok(None) };
@@ -46,28 +58,44 @@ async fn tokens(
     client: &mut Client,
     asked: &Asked<'_>,
     body: &Body,
-    model: &Model,
+    model: &Arc<Model>,
 ) -> Result<Option<Vec<u8>>, Failure> {
     let Some(context) = asked.served.context_tokens else { return Ok(None) };
     // A list of prompts the engine refuses.
     if asked.call.prompt != openai::Prompt::Text && asked.call.messages_span.is_none() {
         return Ok(None);
     }
-    let strings = match openai::member(body.bytes(client), "return_token_strs") {
-        None => false,
-        Some(value) => match value.kind {
-            json::Kind::True => true,
-            json::Kind::False | json::Kind::Null => false,
-            _ => return Ok(None),
-        },
+    let strings = match body.heavy() {
+        None => wants_strings(body.bytes(client)),
+        Some(body) => {
+            short_here(core, client, false, move || wants_strings(body.bytes())).await?.flatten()
+        }
     };
-    let Some((known, prompts)) = prompt::exact(core, client, asked, body).await? else {
+    let Some(strings) = strings else { return Ok(None) };
+    let Some((known, mut prompts)) = prompt::exact(core, client, asked, body).await? else {
         return Ok(None);
     };
     // With media the count is the engine's alone to tell.
-    let (crate::prompt::Basis::Exact, [ids]) = (known.basis, prompts.as_slice()) else {
+    let (Basis::Exact, Some(ids), []) = (known.basis, prompts.pop(), prompts.as_slice()) else {
         return Ok(None);
     };
+    let (short, model) = (ids.len() <= IDS_HERE, Arc::clone(model));
+    short_here(core, client, short, move || written(&ids, context, strings, &model)).await
+}
+
+/// The flag `return_token_strs` of a body; `None` when the engine refuses it.
+fn wants_strings(body: &[u8]) -> Option<bool> {
+    match openai::member(body, "return_token_strs") {
+        None => Some(false),
+        Some(value) => match value.kind {
+            json::Kind::True => Some(true),
+            json::Kind::False | json::Kind::Null => Some(false),
+            _ => None,
+        },
+    }
+}
+
+fn written(ids: &[u32], context: u64, strings: bool, model: &Model) -> Vec<u8> {
     let mut out = Vec::with_capacity(64 + ids.len() * 8);
     let _ = write!(out, "{{\"count\":{},\"max_model_len\":{context},\"tokens\":[", ids.len());
     list(&mut out, ids, |out, id| {
@@ -85,7 +113,7 @@ async fn tokens(
         out.extend_from_slice(b"null");
     }
     out.push(b'}');
-    Ok(Some(out))
+    out
 }
 
 fn list<T>(out: &mut Vec<u8>, items: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) {

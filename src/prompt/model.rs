@@ -16,6 +16,9 @@ use crate::openai::{self, Call, Endpoint, Truncate, read_call};
 /// Efforts of thinking that `/v1/messages` knows.
 const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 
+/// Why chats of [`Chats::Tekken`] are not known.
+const TEKKEN_CHATS: &str = "the engine renders chats of tekken.json without a template";
+
 /// Tokenizer and template of one model.
 pub struct Model {
     tokenizer: Arc<Tokenizer>,
@@ -187,7 +190,7 @@ impl Model {
         let estimated = match self.chats {
             Chats::Template(_) | Chats::Harmony => None,
             Chats::Unknown => Some("no chat template"),
-            Chats::Tekken => Some("the engine renders chats of tekken.json without a template"),
+            Chats::Tekken => Some(TEKKEN_CHATS),
         };
         if let Some(why) = estimated {
             remarks.push(format!("{why}: the tokens of chats are estimated"));
@@ -260,7 +263,7 @@ impl Model {
                 return Err(Unknown::Unsupported("the model has no chat template".to_owned()));
             }
             Chats::Tekken => {
-                return Err(Unknown::Unsupported("chats of tekken.json".to_owned()));
+                return Err(Unknown::Unsupported(TEKKEN_CHATS.to_owned()));
             }
             Chats::Harmony => {
                 let date = now.format("%Y-%m-%d");

@@ -285,13 +285,23 @@ fn qwen(talk: &Talk<'_>, out: &mut String) -> Option<()> {
 
 /// Is this a question, and not a tool's answer in the user's name?
 fn is_query(quoted: &str) -> bool {
+    const OPENED: &str = "<tool_response>";
     // Only a text that begins like one, or with an escape, has to be decoded.
     if !quoted.starts_with("\"<") && !quoted.starts_with("\"\\") {
         return true;
     }
+    // A byte takes at most six in an escape; a quote of any kind stands for what is cut off.
+    let begin = quoted.char_indices().nth(6 * OPENED.len() + 1).map(|(end, _)| end);
     let mut text = String::new();
+    if let Some(begin) = begin.and_then(|end| quoted.get(..end)) {
+        json::push_text(&[begin, "\""].concat(), &mut text);
+        if !text.starts_with(OPENED) {
+            return true;
+        }
+        text.clear();
+    }
     json::push_text(quoted, &mut text);
-    !(text.starts_with("<tool_response>") && text.ends_with("</tool_response>"))
+    !(text.starts_with(OPENED) && text.ends_with("</tool_response>"))
 }
 
 /// An answer of the model: its thinking is kept only behind the last question.
