@@ -17,7 +17,7 @@ use super::reply::Failure;
 use super::side::{Busy, Lost};
 use crate::openai::{self, Call, Endpoint, Truncate};
 use crate::prompt::blocks::{self, Root};
-use crate::prompt::model::{self, Ask};
+use crate::prompt::model::{self, Ask, Model};
 use crate::prompt::segments::SegmentCache;
 use crate::prompt::work::{Terms, Turn, Work};
 use crate::prompt::{Basis, Prompt};
@@ -29,6 +29,11 @@ const TURN_BYTES: usize = 8 * 1024;
 /// A longer body is rendered beside the cores, unless its template is known to be quick: others
 /// take some 10 us a KiB and cannot be interrupted.
 const RENDER_BYTES_MAX: usize = 32 * 1024;
+/// A body that is longer still is read beside the cores whatever it holds: to copy its text out
+/// takes a core a millisecond.
+const READ_BYTES_MAX: usize = 1024 * 1024;
+/// So is one with as many bytes of token ids: they take half a millisecond.
+pub(super) const IDS_BYTES_MAX: usize = 128 * 1024;
 
 /// Output tokens of a completion that names no limit: the API's default, and vLLM's.
 const COMPLETION_TOKENS_DEFAULT: u64 = 16;
@@ -83,27 +88,45 @@ pub(super) async fn exact(
     let bytes = body.bytes(client);
     let ask = Ask { endpoint: asked.endpoint, call: asked.call, body: bytes, unix_s: unix_s() };
     let terms = asked.terms(bytes);
-    if let Some(source) = model::of_ids(&ask) {
-        let work = Work::new(None, source, terms);
-        return encode(core, client, work).await;
+    let model = asked.pool.model();
+    if model.is_none() && !model::has_ids(asked.call) {
+        return Ok(None);
     }
-    let Some(model) = asked.pool.model() else { return Ok(None) };
-    if bytes.len() > RENDER_BYTES_MAX && !model.is_quick(&ask) {
-        let (model, call, bytes) = (Arc::clone(model), asked.call.clone(), bytes.to_vec());
+    if is_slow(&ask, model) {
+        let (model, call, bytes) = (model.map(Arc::clone), asked.call.clone(), bytes.to_vec());
         let endpoint = asked.endpoint;
         return beside(core, client, move |cache| {
             let ask = Ask { endpoint, call: &call, body: &bytes, unix_s: ask.unix_s };
-            let mut work = Work::new(Some(model.tokenizer()), model.source(&ask).ok()?, terms);
+            let mut work = work(&ask, model.as_ref(), terms)?;
             work.rest(cache).ok()?;
             Some(work.finish())
         })
         .await;
     }
-    match model.source(&ask) {
-        Ok(source) => encode(core, client, Work::new(Some(model.tokenizer()), source, terms)).await,
-        // What the engine will refuse it shall refuse in its own words.
-        Err(_) => Ok(None),
+    match work(&ask, model, terms) {
+        Some(work) => encode(core, client, work).await,
+        None => Ok(None),
     }
+}
+
+/// Does reading this body take longer than a turn of a core?
+fn is_slow(ask: &Ask<'_>, model: Option<&Arc<Model>>) -> bool {
+    let quick = || match model::has_ids(ask.call) {
+        true => ask.body.len() <= IDS_BYTES_MAX,
+        false => model.is_some_and(|model| model.is_quick(ask)),
+    };
+    let bytes = ask.body.len();
+    bytes > RENDER_BYTES_MAX && (bytes > READ_BYTES_MAX || !quick())
+}
+
+/// The prompts of a call on their way to tokens. What the engine will refuse is `None`: it shall
+/// refuse it in its own words.
+fn work(ask: &Ask<'_>, model: Option<&Arc<Model>>, terms: Terms) -> Option<Work> {
+    if let Some(source) = model::of_ids(ask) {
+        return Some(Work::new(None, source, terms));
+    }
+    let model = model?;
+    Some(Work::new(Some(model.tokenizer()), model.source(ask).ok()?, terms))
 }
 
 /// Encodes in turns; what cannot be cut goes to a thread beside the cores.
@@ -135,7 +158,10 @@ async fn encode(
 }
 
 /// Does `job` on a thread beside the cores and waits for it, watching the client.
-async fn beside<T: Send + 'static>(
+///
+/// # Errors
+/// The client goes, the gateway stops, or too many wait.
+pub(super) async fn beside<T: Send + 'static>(
     core: &Rc<Core>,
     client: &mut Client,
     job: impl FnOnce(&mut SegmentCache) -> Option<T> + Send + 'static,

@@ -3,18 +3,22 @@
 
 use std::io::Write as _;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::body::Body;
 use super::connection::{Client, Next};
 use super::core::Core;
 use super::local;
-use super::prompt::{self, Asked};
+use super::prompt::{self, Asked, IDS_BYTES_MAX};
 use super::reply::Failure;
 use super::ticket::Ticket;
 use crate::http1::RequestHead;
 use crate::openai::error::write_string;
 use crate::openai::{self, Endpoint, json};
 use crate::prompt::model::Model;
+
+/// Ids that a core writes in one turn: half a millisecond with their texts.
+const IDS_MAX: usize = 8 * 1024;
 
 /// Answers `asked` if it can be answered here; `None`: the engine is to be asked.
 ///
@@ -30,7 +34,15 @@ pub(super) async fn answer(
     let Some(model) = asked.pool.model() else { return Ok(None) };
     let answer = match asked.endpoint {
         Endpoint::Tokenize => tokens(core, client, asked, body, model).await?,
-        Endpoint::Detokenize => text(body.bytes(client), model),
+        Endpoint::Detokenize => {
+            let bytes = body.bytes(client);
+            if bytes.len() <= IDS_BYTES_MAX {
+                text(bytes, model)
+            } else {
+                let (bytes, model) = (bytes.to_vec(), Arc::clone(model));
+                prompt::beside(core, client, move |_| text(&bytes, &model)).await?
+            }
+        }
         _ => None,
     };
     let Some(answer) = answer else { return Ok(None) };
@@ -46,7 +58,7 @@ async fn tokens(
     client: &mut Client,
     asked: &Asked<'_>,
     body: &Body,
-    model: &Model,
+    model: &Arc<Model>,
 ) -> Result<Option<Vec<u8>>, Failure> {
     let Some(context) = asked.served.context_tokens else { return Ok(None) };
     // A list of prompts the engine refuses.
@@ -65,16 +77,26 @@ async fn tokens(
         return Ok(None);
     };
     // With media the count is the engine's alone to tell.
-    let (crate::prompt::Basis::Exact, [ids]) = (known.basis, prompts.as_slice()) else {
+    let (crate::prompt::Basis::Exact, Ok([ids])) = (known.basis, <[_; 1]>::try_from(prompts))
+    else {
         return Ok(None);
     };
+    let strings = strings.then(|| Arc::clone(model));
+    if ids.len() <= IDS_MAX {
+        return Ok(Some(listed(&ids, context, strings.as_deref())));
+    }
+    prompt::beside(core, client, move |_| Some(listed(&ids, context, strings.as_deref()))).await
+}
+
+/// The answer for these ids, with their texts when there is a model to take them from.
+fn listed(ids: &[u32], context: u64, strings: Option<&Model>) -> Vec<u8> {
     let mut out = Vec::with_capacity(64 + ids.len() * 8);
     let _ = write!(out, "{{\"count\":{},\"max_model_len\":{context},\"tokens\":[", ids.len());
     list(&mut out, ids, |out, id| {
         let _ = write!(out, "{id}");
     });
     out.extend_from_slice(b"],\"token_strs\":");
-    if strings {
+    if let Some(model) = strings {
         out.push(b'[');
         list(&mut out, ids, |out, id| match model.tokenizer().id_to_token(*id) {
             Some(token) => write_string(out, token.as_bytes()),
@@ -85,7 +107,7 @@ async fn tokens(
         out.extend_from_slice(b"null");
     }
     out.push(b'}');
-    Ok(Some(out))
+    out
 }
 
 fn list<T>(out: &mut Vec<u8>, items: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) {
