@@ -1,4 +1,5 @@
-//! `expedite tokens` as its user meets it: what it counts, and what it says of what it cannot.
+//! `expedite tokens` as its user meets it, and what `check` says of a tokenizer: what it counts,
+//! and what it says of what it cannot.
 
 #[path = "support/tiny_tokenizer.rs"]
 mod tiny_tokenizer;
@@ -11,8 +12,11 @@ use serde_json::Value;
 
 /// Runs `expedite tokens` in `folder` with `input` on standard input.
 fn tokens(folder: &Path, args: &[&str], input: &str) -> Output {
+    expedite(folder, &[&["tokens"], args].concat(), input)
+}
+
+fn expedite(folder: &Path, args: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_expedite"))
-        .arg("tokens")
         .args(args)
         .current_dir(folder)
         .stdin(Stdio::piped())
@@ -27,6 +31,10 @@ fn tokens(folder: &Path, args: &[&str], input: &str) -> Output {
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    text(bytes).to_owned()
 }
 
 fn folder() -> tempfile::TempDir {
@@ -65,6 +73,26 @@ fn texts_come_from_a_file_or_standard_input() {
     assert!(text(&of_file.stdout).ends_with(" tokens, 0 full blocks of 16 (exact)\n"));
     let empty = tokens(folder.path(), &["--tokenizer", "tiny", "--json"], "");
     assert!(text(&empty.stdout).starts_with("{\"count\":0,"));
+}
+
+#[test]
+fn check_warns_of_a_tokenizer_that_serve_would_not_find() {
+    let folder = folder();
+    let config = |tokenizer: &str| {
+        let pool = "[[pool]]\nname = \"p\"\nreplicas = [\"http://127.0.0.1:1\"]\n";
+        let text = format!("{pool}tokenizer = \"{tokenizer}\"\n[usage]\npath = \"none\"\n");
+        std::fs::write(folder.path().join("gateway.toml"), text).unwrap();
+        let output = expedite(folder.path(), &["check", "--config", "gateway.toml"], "");
+        (output.status.code(), text_of(&output.stderr))
+    };
+    let (code, told) = config("tiny");
+    assert!(code == Some(0) && !told.contains("tokenizer.json"), "{told}");
+    let (code, told) = config("gone");
+    let words = "warning: pool \"p\": gone/tokenizer.json: No such file";
+    assert!(code == Some(0) && told.contains(words), "{told}");
+    let (code, told) = config("");
+    let words = "gateway.toml:4: tokenizer in [[pool]] is empty";
+    assert!(code == Some(2) && told.contains(words), "{told}");
 }
 
 #[test]
