@@ -186,7 +186,22 @@ fn long_prompts_are_counted_in_turns_or_beside_the_core() {
     assert_eq!(scene.post("/v1/chat/completions", &body).status(), 200);
     scene.bed.records(4);
     assert_eq!(scene.bed.metric("expedite_long_prompts_total", ""), 3.0);
-    assert_eq!((scene.checks("same"), scene.checks("differs")), (4.0, 0.0));
+    // Many token ids, and long lists of them to write or to decode.
+    let ids: Vec<u32> = (0..60_000).map(|n| n % 700).collect();
+    scene.told.store(ids.len() as u64, SeqCst);
+    assert_eq!(scene.post("/v1/completions", &json!({"model": "m", "prompt": &ids})).status(), 200);
+    scene.bed.records(5);
+    assert_eq!(scene.bed.metric("expedite_long_prompts_total", ""), 4.0);
+    assert_eq!((scene.checks("same"), scene.checks("differs")), (5.0, 0.0));
+    let before = scene.engine.count();
+    let decoded = scene.post("/detokenize", &json!({"tokens": &ids})).json();
+    let body = json!({"prompt": &words, "return_token_strs": true});
+    let listed = scene.post("/tokenize", &body).json();
+    assert_eq!((scene.engine.count(), decoded["prompt"].is_string()), (before, true));
+    let lists =
+        [&listed["tokens"], &listed["token_strs"]].map(|list| list.as_array().unwrap().len());
+    assert_eq!(lists.map(|n| n as u64), [listed["count"].as_u64().unwrap(); 2]);
+    assert_eq!(scene.bed.metric("expedite_long_prompts_total", ""), 4.0, "these are no prompts");
 }
 
 #[test]

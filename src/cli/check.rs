@@ -14,8 +14,8 @@ use crate::prompt::model::Model;
   expedite check --config gateway.toml
 
 Prints the effective configuration as TOML, with FILE:LINE, env, or default behind each value.
-Warnings and mistakes (FILE:LINE: what, and the nearest right key) go to stderr.
-Exits 2 on a mistake.")]
+Warnings and mistakes (FILE:LINE: what, and the nearest right key) go to stderr; a tokenizer that is
+not on this machine is a warning. Exits 2 on a mistake.")]
 pub(super) struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
@@ -27,20 +27,22 @@ pub(super) struct Args {
 
 /// Runs the command.
 pub(super) fn run(args: Args) -> ExitCode {
-    let (mut config, mut errors) = match Config::inspect(Some(&args.config), &Flags::default()) {
+    let (config, mut errors) = match Config::inspect(Some(&args.config), &Flags::default()) {
         Ok((config, refusals)) => (Some(config), refusals),
         Err(errors) => (None, errors.0),
     };
-    if let Some(config) = &mut config {
-        tokenizers(config, &mut errors);
+    let mut warnings = config.as_ref().map(|c| c.warnings.clone()).unwrap_or_default();
+    if let Some(config) = &config {
+        tokenizers(config, &mut warnings, &mut errors);
     }
+    let report = || format!("{:#}\n", report(config.as_ref(), &warnings, &errors));
     let printed = match (args.json, &config) {
-        (true, config) => super::print(&format!("{:#}\n", report(config.as_ref(), &errors))),
+        (true, _) => super::print(&report()),
         (false, Some(config)) => super::print(&config.effective()),
         (false, None) => ExitCode::SUCCESS,
     };
     if !args.json {
-        for warning in config.iter().flat_map(|config| &config.warnings) {
+        for warning in &warnings {
             eprintln!("warning: {warning}");
         }
         errors.iter().for_each(|error| eprintln!("{error}"));
@@ -48,29 +50,40 @@ pub(super) fn run(args: Args) -> ExitCode {
     if errors.is_empty() { printed } else { ExitCode::from(super::EXIT_USAGE) }
 }
 
-/// Loads what the pools name, as the start does; what it remarks is a warning.
-fn tokenizers(config: &mut Config, errors: &mut Vec<ConfigError>) {
+/// Loads the tokenizers that the pools name, as the start does. One that is not on this machine is
+/// a warning, since a file is often checked elsewhere than where it is used; so is what a loaded
+/// one remarks.
+fn tokenizers(config: &Config, warnings: &mut Vec<String>, errors: &mut Vec<ConfigError>) {
     for (n, pool) in config.pools.iter().enumerate() {
         let Some(folder) = &pool.tokenizer else { continue };
-        let template = pool.chat_template.as_deref().map(Path::new);
-        match Model::load(Path::new(folder), template) {
+        let template = pool.chat_template.as_ref().map(PathBuf::from);
+        let absent = [Some(PathBuf::from(folder)), template.clone()].into_iter().flatten();
+        let absent: Vec<_> = absent.filter(|path| !path.exists()).collect();
+        for path in &absent {
+            let (name, path) = (&pool.name, path.display());
+            warnings.push(format!("pool \"{name}\": {path} is not there: serve would not start"));
+        }
+        if !absent.is_empty() {
+            continue;
+        }
+        match Model::load(Path::new(folder), template.as_deref()) {
             Ok(model) => {
                 let told = model.remarks().into_iter();
-                config.warnings.extend(told.map(|what| format!("tokenizer {folder}: {what}")));
+                warnings.extend(told.map(|what| format!("tokenizer {folder}: {what}")));
             }
             Err(what) => errors.push(config.error_at("pool", n, "tokenizer", what)),
         }
     }
 }
 
-fn report(config: Option<&Config>, errors: &[ConfigError]) -> Value {
+fn report(config: Option<&Config>, warnings: &[String], errors: &[ConfigError]) -> Value {
     let error = |error: &ConfigError| {
         let ConfigError { file, line, what } = error;
         json!({ "file": file, "line": line, "what": what })
     };
     json!({
         "config": config.map(Config::effective_json),
-        "warnings": config.map(|config| config.warnings.as_slice()).unwrap_or_default(),
+        "warnings": warnings,
         "errors": errors.iter().map(error).collect::<Vec<_>>(),
     })
 }

@@ -50,7 +50,8 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "chat")]
     no_special: bool,
     /// Tokens in a block
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..))]
     block_size: u32,
     /// Tokens of context, for truncate_prompt_tokens -1
     #[arg(long, value_name = "N")]
@@ -73,16 +74,16 @@ pub(super) fn run(args: Args) -> ExitCode {
     };
     let mut cache = SegmentCache::new(CACHE_BYTES);
     let (mut out, mut failed) = (String::new(), false);
-    let texts: Vec<&str> = match args.lines {
-        true => input.lines().filter(|line| !line.trim().is_empty()).collect(),
-        false => vec![&input],
+    let texts: Vec<(usize, &str)> = match args.lines {
+        true => lines(&input).collect(),
+        false => vec![(1, &input)],
     };
-    for (i, text) in texts.iter().enumerate() {
+    for (n, text) in texts {
         match counted(&args, &model, text, &mut cache) {
             Ok(counted) => out.push_str(&counted.shown(args.json, args.block_size)),
             Err(what) => {
                 failed = true;
-                let line = if args.lines { format!("line {}: ", i + 1) } else { String::new() };
+                let line = if args.lines { format!("line {n}: ") } else { String::new() };
                 eprintln!("expedite: {line}{what}");
                 if args.json {
                     out.push_str(&format!("{}\n", json!({ "error": what })));
@@ -92,6 +93,11 @@ pub(super) fn run(args: Args) -> ExitCode {
     }
     let printed = super::print(&out);
     if failed { ExitCode::FAILURE } else { printed }
+}
+
+/// The lines of a file that hold anything, each with its number in the file.
+fn lines(input: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..).zip(input.lines()).filter(|(_, line)| !line.trim().is_empty())
 }
 
 type Failed = (u8, String);

@@ -38,8 +38,8 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
         replicas,
         api_key: api_key.map(|text| Secret::new(text.text)),
         discover: discover(&mut table),
-        tokenizer: table.opt_text("tokenizer", "none").map(|text| text.text),
-        chat_template: table.opt_text("chat_template", "the tokenizer's").map(|text| text.text),
+        tokenizer: path(&mut table, "tokenizer", "none"),
+        chat_template: path(&mut table, "chat_template", "the tokenizer's"),
         context_tokens: table.opt_number(
             "context_tokens",
             1..=CONTEXT_TOKENS_MAX,
@@ -68,6 +68,15 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
     }
     table.finish();
     pool
+}
+
+/// The path of a folder or file.
+fn path(table: &mut Table<'_, '_>, key: &'static str, unset: &'static str) -> Option<String> {
+    let path = table.opt_text(key, unset)?;
+    if path.text.is_empty() {
+        table.error(path.origin.line(), format!("{key} in [[pool]] is empty"));
+    }
+    Some(path.text)
 }
 
 fn required_name(table: &mut Table<'_, '_>, key: &'static str) -> String {

@@ -296,6 +296,7 @@ fn a_value_out_of_place_is_a_mistake() {
         ("server = 3\n[x", "gw.toml:"),
         ("[server]\nlisten = [\"8080\"]\n", "must be an IP address and a port"),
         ("[server]\nlisten = []\n", "listen in [server] is empty"),
+        ("[[pool]]\nname=\"q\"\ntokenizer = \"\"\n", "tokenizer in [[pool]] is empty"),
         ("[server]\nlisten = [\"0.0.0.0:1\", \"0.0.0.0:1\"]\n", "0.0.0.0:1 is listed twice"),
         ("[server]\nadmin = \"0.0.0.0:8080\"\n", "admin must not be one of listen"),
         ("[server]\nlisten = [\"127.0.0.1:9090\"]\n", "gw.toml:5: admin must not be one of"),

@@ -340,11 +340,15 @@ fn plain(ask: &Ask<'_>) -> Result<Source, Unknown> {
 /// A call whose prompts came as token ids needs no model.
 #[must_use]
 pub fn of_ids(ask: &Ask<'_>) -> Option<Source> {
-    let ids = matches!(
-        ask.call.prompt,
-        openai::Prompt::Tokens { .. } | openai::Prompt::TokenLists { .. }
-    );
-    (ids && !ask.call.embeds).then(|| plain(ask).ok()).flatten()
+    has_ids(ask.call).then(|| plain(ask).ok()).flatten()
+}
+
+/// Did the prompts of a call come as token ids?
+#[must_use]
+pub fn has_ids(call: &Call) -> bool {
+    let ids =
+        matches!(call.prompt, openai::Prompt::Tokens { .. } | openai::Prompt::TokenLists { .. });
+    ids && !call.embeds
 }
 
 impl Source {
