@@ -74,7 +74,7 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
 fn path(table: &mut Table<'_, '_>, key: &'static str, unset: &'static str) -> Option<String> {
     let path = table.opt_text(key, unset)?;
     if path.text.is_empty() {
-        table.error(path.origin.line(), &format!("{key} in [[pool]] is empty"));
+        table.error(path.origin.line(), format!("{key} in [[pool]] is empty"));
     }
     Some(path.text)
 }
