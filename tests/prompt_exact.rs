@@ -124,6 +124,13 @@ fn a_chat_of_one_token_too_many_reaches_no_engine() {
     assert_eq!(scene.engine.count(), before);
 }
 
+/// A chat in which the model has called a function with these arguments.
+fn with_arguments(arguments: &str) -> Value {
+    let function = json!({"name": "f", "arguments": arguments});
+    let call = json!({"id": "c", "type": "function", "function": function});
+    json!({"model": "m", "messages": [{"role": "assistant", "tool_calls": [call]}]})
+}
+
 #[test]
 fn tokenize_and_detokenize_are_answered_here() {
     let scene = Scene::new(4096);
@@ -157,6 +164,8 @@ fn tokenize_and_detokenize_are_answered_here() {
         ("/detokenize", json!({"tokens": "x"})),
         ("/detokenize", json!({"tokens": [1, -1]})),
         ("/detokenize", json!({"tokens": [[1]]})),
+        ("/tokenize", with_arguments(&format!("{{\"a\":{}}}", "1".repeat(4301)))),
+        ("/tokenize", with_arguments(&format!("{}1{}", "[".repeat(2000), "]".repeat(2000)))),
         ("/detokenize", json!({"tokens": [[1, 2]]})),
     ] {
         let before = scene.engine.count();

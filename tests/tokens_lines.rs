@@ -32,10 +32,6 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-fn text_of(bytes: &[u8]) -> String {
-    text(bytes).to_owned()
-}
-
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("tiny")).unwrap();

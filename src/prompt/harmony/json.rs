@@ -6,9 +6,6 @@
 use super::RenderError;
 use crate::prompt::tree::{Node, push_string};
 
-/// Longest integer that the engine's Python turns into a number.
-const DIGITS_MAX: usize = 4300;
-
 /// Appends `node` as compact JSON.
 ///
 /// # Errors
@@ -57,8 +54,6 @@ fn push_number(spelling: &str, out: &mut String) -> Result<(), RenderError> {
         format!("{number:?}")
     } else if spelling == "-0" {
         "0".to_owned()
-    } else if spelling.len() > DIGITS_MAX {
-        return Err(refused());
     } else {
         spelling.to_owned()
     };

@@ -170,6 +170,9 @@ fn parse_arguments(arguments: &str) -> Result<Value, RenderError> {
         Err(_) if ["NaN", "Infinity", "\\u"].iter().any(|word| arguments.contains(word)) => {
             return Err(RenderError::Unsupported("arguments beyond strict JSON"));
         }
+        Err(error) if error.what.starts_with("an integer of more") => {
+            return Err(RenderError::Shape("arguments with an integer that Python refuses"));
+        }
         Err(error) if error.what.starts_with("nested") => {
             return Err(RenderError::Limit("arguments are nested too deep"));
         }
