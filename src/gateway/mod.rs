@@ -2,7 +2,8 @@
 //!
 //! `core` accepts, `connection` reads heads, `request` is THE PATH, `upstream` finds a replica,
 //! `exchange` makes it begin to answer, `relay` and `answer` bring its answer to the client,
-//! `ticket` closes the books, `reply` writes every answer of our own.
+//! `ticket` closes the books, `reply` writes every answer of our own. What would hold the core goes
+//! `beside` it, to the threads of `side`.
 
 #![cfg_attr(
     not(test),
