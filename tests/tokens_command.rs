@@ -1,24 +1,17 @@
 //! `expedite tokens` and `expedite check` as their users run them.
 
+#[path = "support/command.rs"]
+mod command;
 #[path = "support/tiny_tokenizer.rs"]
 mod tiny_tokenizer;
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::Output;
 
 use serde_json::Value;
 
 fn expedite(args: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_expedite"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A command that fails early reads nothing.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
+    command::expedite(Path::new("."), args, input)
 }
 
 fn lines(output: &Output) -> Vec<Value> {

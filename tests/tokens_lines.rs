@@ -1,31 +1,19 @@
 //! `expedite tokens` as its user meets it: what it counts, and what it says of what it cannot.
 
+#[path = "support/command.rs"]
+mod command;
 #[path = "support/tiny_tokenizer.rs"]
 mod tiny_tokenizer;
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
+use command::expedite;
 use serde_json::Value;
 
 /// Runs `expedite tokens` in `folder` with `input` on standard input.
 fn tokens(folder: &Path, args: &[&str], input: &str) -> Output {
     expedite(folder, &[&["tokens"], args].concat(), input)
-}
-
-fn expedite(folder: &Path, args: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_expedite"))
-        .args(args)
-        .current_dir(folder)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A command that refuses its arguments does not read.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {
