@@ -22,9 +22,9 @@ mod prompts;
 
 use prompts::{Marks, Prompts};
 
-/// As the gateway's: bytes a core keeps, bytes encoded in a turn.
+/// As the gateway's: bytes a core keeps, bytes encoded in a step.
 const CACHE_BYTES: usize = 64 << 20;
-const TURN_BYTES: usize = 8 * 1024;
+const STEP_BYTES: usize = 2 * 1024;
 /// Of so many prompts one is checked against the library.
 const CHECK_EVERY: usize = 50;
 
@@ -60,7 +60,7 @@ fn run(model: &Model, cache: &mut SegmentCache, body: &Body) -> (Vec<u32>, usize
     let mut work = Work::new(Some(model.tokenizer()), source, terms);
     let mut turns = 1;
     loop {
-        match work.turn(cache, TURN_BYTES).expect("tokens") {
+        match work.turn(cache, STEP_BYTES).expect("tokens") {
             Turn::Done => break,
             Turn::More => turns += 1,
             Turn::Long => panic!("these texts can be cut"),
@@ -101,7 +101,7 @@ fn measure(name: &str, model: &Model, bodies: &[Body]) {
     let at = |part: usize| times.get(times.len() * part / 100).copied().unwrap_or_default();
     let mean_tokens = tokens / times.len().max(1);
     println!(
-        "{name:28} {mean_tokens:7} tokens  {:8.1} us  ({:.1} to {:.1})  {turns_max} turns at most",
+        "{name:28} {mean_tokens:7} tokens  {:8.1} us  ({:.1} to {:.1})  {turns_max} steps at most",
         at(50),
         at(5),
         at(95)

@@ -21,8 +21,11 @@ use crate::prompt::{Basis, Prompt};
 use crate::replicas::{Pool, Served};
 use crate::runtime::clock;
 
-/// Bytes encoded in one turn of a core: half a millisecond of text that nobody has sent before.
-const TURN_BYTES: usize = 8 * 1024;
+/// A turn of a core ends at the first step behind this. What a step costs depends on the text: 20 us
+/// of English, 1 ms of the worst.
+const TURN_NS: u64 = 300_000;
+/// Bytes encoded in one step of a turn.
+const STEP_BYTES: usize = 2 * 1024;
 /// A longer body is rendered beside the cores, unless its template is known to be quick: others
 /// take some 10 us a KiB and cannot be interrupted.
 const RENDER_BYTES_MAX: usize = 32 * 1024;
@@ -147,11 +150,16 @@ async fn encode(
     client: &mut Client,
     mut work: Work,
 ) -> Result<Option<(Prompt, Vec<Vec<u32>>)>, Failure> {
+    let mut began_ns = clock::now_ns();
     loop {
-        let came = work.turn(&mut core.segments.borrow_mut(), TURN_BYTES);
+        let came = work.turn(&mut core.segments.borrow_mut(), STEP_BYTES);
         match came {
             Ok(Turn::Done) => return Ok(Some(work.finish())),
-            Ok(Turn::More) => turn(core, client).await?,
+            Ok(Turn::More) if clock::now_ns().saturating_sub(began_ns) < TURN_NS => {}
+            Ok(Turn::More) => {
+                turn(core, client).await?;
+                began_ns = clock::now_ns();
+            }
             Ok(Turn::Long) => {
                 return encode_beside(core, client, move |cache| {
                     work.rest(cache).ok()?;
