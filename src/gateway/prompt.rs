@@ -21,8 +21,8 @@ use crate::prompt::{Basis, Prompt};
 use crate::replicas::{Pool, Served};
 use crate::runtime::clock;
 
-/// A turn of a core ends at the first step behind this. What a step costs depends on the text: 20 us
-/// of English, 1 ms of the worst.
+/// A turn of a core ends at the first step behind this. What a step costs depends on the text:
+/// 20 us of English, 1 ms of the worst.
 const TURN_NS: u64 = 300_000;
 /// Bytes encoded in one step of a turn.
 const STEP_BYTES: usize = 2 * 1024;
