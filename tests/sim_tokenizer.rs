@@ -206,7 +206,9 @@ fn the_context_is_that_of_real_tokens() {
     let ids = |n: usize, more: Value| with(json!({"model": "base", "prompt": vec![9; n]}), &more);
     let status = |body: Value| scene.ask_sim("/v1/completions", &body).status();
     assert_eq!(status(ids(most - 3, json!({"max_tokens": 3}))), 200);
-    assert_eq!(status(ids(most - 2, json!({"max_tokens": 3}))), 400);
+    // An answer is cut to what the prompt leaves, as vLLM 0.32 does.
+    let cut = scene.ask_sim("/v1/completions", &ids(most - 2, json!({"max_tokens": 3})));
+    assert_eq!(cut.json()["usage"]["completion_tokens"], 2);
     assert_eq!(status(ids(most + 1, json!({"max_tokens": 3}))), 400);
     let cut = json!({"max_tokens": 3, "truncate_prompt_tokens": 100});
     let answer = scene.ask_sim("/v1/completions", &ids(2 * most, cut));

@@ -236,6 +236,8 @@ pub(super) fn room(asked: &Asked<'_>, prompt: &Prompt) -> Option<u64> {
     let open = asked.endpoint == Endpoint::ChatCompletions
         && asked.call.output_tokens_max().is_none()
         && prompt.basis == Basis::Exact;
+    // Where the engine counts otherwise, what we fill in may be more than it takes.
+    let open = open && !asked.pool.prompts.is_doubtful();
     let context = asked.served.context_tokens.filter(|_| open)?;
     Some(context.saturating_sub(prompt.longest))
 }

@@ -102,6 +102,12 @@ impl Standing {
         }
     }
 
+    /// Have counts differed of late? What is sent on the strength of a count is then left out.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        self.strikes.load(Relaxed) > 0
+    }
+
     /// Have its counts differed so often that they are not believed any more?
     #[must_use]
     pub fn fell_back(&self) -> bool {
@@ -139,7 +145,9 @@ mod tests {
     fn the_first_difference_of_each_kind_is_told() {
         let standing = Standing::default();
         assert_eq!(standing.check(5, 5, 0), Verdict::Same);
+        assert!(!standing.is_doubtful());
         assert_eq!(standing.check(5, 6, 0), Verdict::DiffersAnew);
+        assert!(standing.is_doubtful());
         assert_eq!(standing.check(5, 6, 0), Verdict::Differs);
         assert_eq!(standing.check(5, 6, 3), Verdict::DiffersAnew);
         assert_eq!(standing.checked(), (1, 3));
@@ -160,7 +168,7 @@ mod tests {
         for i in 0..10_000 {
             standing.check(1, if i % 10 == 0 { 2 } else { 1 }, 0);
         }
-        assert!(!standing.fell_back());
+        assert!(!standing.fell_back() && !standing.is_doubtful());
         assert_eq!(standing.checked(), (9_000, 1_000));
     }
 }

@@ -313,13 +313,13 @@ fn limits(
     };
     match asked {
         Some(n) if n > limit => Err(Refusal::output_too_long(field, n, limit)),
-        Some(n) if longest + n > limit => Err(Refusal::sum_too_long(longest, n, limit)),
-        asked => Ok(asked),
+        // What is over the rest of the context is cut, as vLLM 0.32 does.
+        asked => Ok(asked.map(|n| n.min(limit - longest).max(n.min(1)))),
     }
 }
 
-/// Whether nobody wished for a limit: there is none, or it is all that the context leaves behind a
-/// prompt of real tokens, as a gateway that counts them fills it in.
+/// Whether nobody wished for a limit: there is none, or it is so much of the context that only a
+/// gateway can have filled it in, from the tokens that it counted.
 fn is_open(
     body: &Body<'_>,
     prompts: &[Prompt],
@@ -327,9 +327,8 @@ fn is_open(
     config: &SimConfig,
 ) -> bool {
     let Some(most) = max_tokens else { return true };
-    let real = prompts.iter().filter(|prompt| prompt.real.is_some());
-    let longest = real.map(Prompt::tokens).max();
-    let all = longest.is_some_and(|longest| longest + most == config.model_len_max);
+    let longest = prompts.iter().map(Prompt::tokens).max().unwrap_or(0);
+    let all = most >= config.model_len_max.saturating_sub(longest) / 2 && most > DEFAULT_WORDS;
     all && !body.ignore_eos.unwrap_or(false)
 }
 

@@ -110,17 +110,6 @@ impl Refusal {
         Refusal::own(field, message)
     }
 
-    pub(super) fn sum_too_long(prompt: u64, output: u64, limit: u64) -> Refusal {
-        let message = format!(
-            "This model's maximum context length is {limit} tokens. However, you requested \
-             {output} output tokens and your prompt contains {prompt} input tokens, for a total \
-             of {} tokens. Please reduce the length of the input prompt or the number of requested \
-             output tokens. (parameter=max_tokens, value={output})",
-            prompt + output
-        );
-        Refusal::own("max_tokens", message)
-    }
-
     pub(super) fn unknown_model(name: &str, served: &str) -> Refusal {
         let message = format!("The model `{name}` does not exist. Valid aliases: {served}.");
         Refusal::new(404, "NotFoundError", Some("model"), message)
