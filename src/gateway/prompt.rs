@@ -11,7 +11,6 @@ use super::body::{Apart, Body};
 use super::connection::Client;
 use super::core::Core;
 use super::reply::Failure;
-use crate::openai::Prompt::{TokenLists, Tokens};
 use crate::openai::{self, Call, Endpoint, Truncate};
 use crate::prompt::blocks::{self, Root};
 use crate::prompt::model::{self, Ask};
@@ -120,7 +119,7 @@ async fn whole(
     (body, terms): (Apart, Terms),
 ) -> Result<Option<(Prompt, Vec<Vec<u32>>)>, Failure> {
     let (model, call, endpoint) = (asked.pool.model().cloned(), asked.call, asked.endpoint);
-    if model.is_none() && !matches!(call.prompt, Tokens { .. } | TokenLists { .. }) {
+    if model.is_none() && !model::has_ids(call) {
         return Ok(None);
     }
     let (call, unix_s) = (call.clone(), unix_s());

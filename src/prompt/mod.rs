@@ -22,6 +22,7 @@
 pub mod blocks;
 pub mod convert;
 pub mod encode;
+mod escape;
 pub mod harmony;
 pub mod model;
 pub mod segments;

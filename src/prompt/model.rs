@@ -1,8 +1,8 @@
 //! One model's way from a request body to the tokens of its prompts.
 //!
 //! [`Model::source`] reads a body and renders its text, or its token ids as they came; what is left
-//! is to encode, in turns ([`super::work`]). Tables are immutable and
-//! shared by all cores; nothing here reads a clock or does I/O but [`Model::load`].
+//! is to encode, in turns ([`super::work`]). Tables are immutable and shared by all cores; nothing
+//! here reads a clock or does I/O but [`Model::load`].
 
 use std::path::Path;
 use std::sync::Arc;

@@ -11,7 +11,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::openai::json::{Error, Kind, Scanner};
+use super::escape;
+use crate::openai::json::{self, Error, Kind, Scanner};
 
 /// From this many members on, equal keys are looked for by hash and not by comparing all pairs.
 const PAIRS_MAX: usize = 24;
@@ -144,15 +145,7 @@ impl<'a> Quoted<'a> {
 
     /// Appends the text to `out`.
     pub fn push_to(self, out: &mut String) {
-        let mut rest = self.inner();
-        while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
-            let (plain, escape) = rest.split_at_checked(at).unwrap_or((rest, ""));
-            out.push_str(plain);
-            let (char, taken) = unescape(escape.as_bytes());
-            out.push(char);
-            rest = escape.get(taken..).unwrap_or_default();
-        }
-        out.push_str(rest);
+        json::push_text(self.0, out);
     }
 
     /// Whether the text is empty.
@@ -170,53 +163,7 @@ impl<'a> Quoted<'a> {
 
 /// Appends `text` as a JSON string; only what JSON demands is escaped.
 pub fn push_string(text: &str, out: &mut String) {
-    out.push('"');
-    for char in text.chars() {
-        match char {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\0'..' ' => {
-                out.push_str(if char < '\u{10}' { "\\u000" } else { "\\u001" });
-                out.extend(char::from_digit(u32::from(char) & 0xf, 16));
-            }
-            _ => out.push(char),
-        }
-    }
-    out.push('"');
-}
-
-/// Decodes an escape that the scanner has passed: the character and the bytes that it took.
-fn unescape(escape: &[u8]) -> (char, usize) {
-    let hex = |from: usize| {
-        let digits = escape.get(from..from + 4).unwrap_or_default();
-        digits
-            .iter()
-            .fold(0, |code, &digit| code << 4 | char::from(digit).to_digit(16).unwrap_or_default())
-    };
-    let char = match escape.get(1) {
-        Some(b'b') => '\u{8}',
-        Some(b'f') => '\u{c}',
-        Some(b'n') => '\n',
-        Some(b'r') => '\r',
-        Some(b't') => '\t',
-        Some(b'u') => {
-            let high = hex(2);
-            if !(0xd800..0xdc00).contains(&high) {
-                return (char::from_u32(high).unwrap_or_default(), 6);
-            }
-            let code = 0x10000 + ((high - 0xd800) << 10) + (hex(8) & 0x3ff);
-            return (char::from_u32(code).unwrap_or_default(), 12);
-        }
-        // A quote, a backslash or a slash stands for itself.
-        Some(&byte) => char::from(byte),
-        None => return (char::REPLACEMENT_CHARACTER, 1),
-    };
-    (char, 2)
+    escape::push_string(text, out, false);
 }
 
 /// Reads a whole body.

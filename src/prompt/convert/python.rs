@@ -3,6 +3,7 @@
 //! Owns no state and no thread; does no I/O.
 
 use super::ConvertError;
+use crate::prompt::escape::push_string;
 use crate::prompt::tree::Node;
 
 /// Appends `node` as Python's `json.dumps` writes it: `", "` and `": "` between, everything outside
@@ -16,7 +17,7 @@ pub(super) fn push_dumped(node: &Node<'_>, out: &mut String) -> Result<(), Conve
         Node::Bool(true) => out.push_str("true"),
         Node::Bool(false) => out.push_str("false"),
         Node::Number(spelling) => push_number(spelling, out)?,
-        Node::Text(text) => push_ascii(&text.text(), out),
+        Node::Text(text) => push_string(&text.text(), out, true),
         Node::List(items) => {
             out.push('[');
             for (i, item) in items.iter().enumerate() {
@@ -29,7 +30,7 @@ pub(super) fn push_dumped(node: &Node<'_>, out: &mut String) -> Result<(), Conve
             out.push('{');
             for (i, (name, value)) in members.iter().enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
-                push_ascii(name, out);
+                push_string(name, out, true);
                 out.push_str(": ");
                 push_dumped(value, out)?;
             }
@@ -37,28 +38,6 @@ pub(super) fn push_dumped(node: &Node<'_>, out: &mut String) -> Result<(), Conve
         }
     }
     Ok(())
-}
-
-fn push_ascii(text: &str, out: &mut String) {
-    out.push('"');
-    for char in text.chars() {
-        match char {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            ' '..='~' => out.push(char),
-            _ => {
-                for unit in char.encode_utf16(&mut [0; 2]) {
-                    out.push_str(&format!("\\u{unit:04x}"));
-                }
-            }
-        }
-    }
-    out.push('"');
 }
 
 fn push_number(spelling: &str, out: &mut String) -> Result<(), ConvertError> {

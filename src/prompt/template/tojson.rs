@@ -8,6 +8,7 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::python;
 use super::value::{DEPTH_MAX, Dict, Huge, List, as_float};
+use crate::prompt::escape::push_string;
 
 /// What `json.dumps` is told.
 struct Style {
@@ -66,7 +67,7 @@ impl Style {
             return Err(invalid("tojson: nested too deep"));
         }
         if let Some(text) = value.as_str() {
-            push_string(out, text, self.ascii);
+            push_string(text, out, self.ascii);
             return Ok(());
         }
         if let Some(dict) = value.downcast_object_ref::<Dict>() {
@@ -146,7 +147,7 @@ impl Style {
 
     fn push_key(&self, out: &mut String, key: &Value) -> Result<(), Error> {
         if let Some(text) = key.as_str() {
-            push_string(out, text, self.ascii);
+            push_string(text, out, self.ascii);
             return Ok(());
         }
         out.push('"');
@@ -191,41 +192,6 @@ fn push_number(out: &mut String, value: &Value) {
             Ok(number) => out.push_str(itoa::Buffer::new().format(number)),
             Err(_) => out.push_str(&value.to_string()),
         },
-    }
-}
-
-/// A string as `json.dumps` escapes it; runs of plain characters are copied whole.
-fn push_string(out: &mut String, text: &str, ascii: bool) {
-    out.push('"');
-    let mut plain = 0;
-    let escaped = |byte: u8| byte < b' ' || matches!(byte, b'"' | b'\\') || (ascii && byte > b'~');
-    let bytes = text.as_bytes();
-    while let Some(at) = bytes.get(plain..).and_then(|rest| rest.iter().position(|b| escaped(*b))) {
-        let rest = text.get(plain..).unwrap_or_default();
-        let (before, from) = rest.split_at_checked(at).unwrap_or((rest, ""));
-        out.push_str(before);
-        let char = from.chars().next().unwrap_or_default();
-        push_escape(out, char);
-        plain += at + char.len_utf8();
-    }
-    out.push_str(text.get(plain..).unwrap_or_default());
-    out.push('"');
-}
-
-fn push_escape(out: &mut String, char: char) {
-    match char {
-        '"' => out.push_str("\\\""),
-        '\\' => out.push_str("\\\\"),
-        '\n' => out.push_str("\\n"),
-        '\r' => out.push_str("\\r"),
-        '\t' => out.push_str("\\t"),
-        '\u{8}' => out.push_str("\\b"),
-        '\u{c}' => out.push_str("\\f"),
-        _ => {
-            for unit in char.encode_utf16(&mut [0; 2]) {
-                out.push_str(&format!("\\u{unit:04x}"));
-            }
-        }
     }
 }
 
