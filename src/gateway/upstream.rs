@@ -18,7 +18,7 @@ use super::plan::Plan;
 use super::reply::Failure;
 use super::ticket::{CALLERS_LIMIT, Ticket};
 use crate::net::{self, Stream};
-use crate::replicas::{Failure as ReplicaFailure, Pool, Replica, Served};
+use crate::replicas::{Failure as ReplicaFailure, Lane, Pool, Replica, Served};
 use crate::routing::{self, FleetView};
 
 /// The limit on connecting.
@@ -34,24 +34,25 @@ struct View<'v> {
 
 impl FleetView for View<'_> {
     fn len(&self) -> usize {
-        self.pool.replicas.len()
+        self.pool.lanes.len()
     }
 
     fn eligible(&self, index: usize) -> bool {
-        let Some(replica) = self.pool.replicas.get(index) else { return false };
+        let Some(lane) = self.pool.lanes.get(index) else { return false };
+        let replica = &lane.replica;
         !self.tried.contains(&index)
-            && self.served.holds(index)
+            && self.served.holds(lane.member)
             && replica.addr.load().is_some()
             && replica.health.eligible(self.now_ms)
     }
 
     fn load_tokens(&self, index: usize) -> u64 {
-        let weighed = |r: &Arc<Replica>| (r.ledger.tokens() as f64 / r.weight) as u64;
-        self.pool.replicas.get(index).map_or(u64::MAX, weighed)
+        let weighed = |l: &Lane| (l.ledger.tokens() as f64 / l.replica.weight) as u64;
+        self.pool.lanes.get(index).map_or(u64::MAX, weighed)
     }
 
     fn requests(&self, index: usize) -> u64 {
-        self.pool.replicas.get(index).map_or(u64::MAX, |r| r.ledger.requests())
+        self.pool.lanes.get(index).map_or(u64::MAX, |lane| lane.ledger.requests())
     }
 }
 
@@ -121,14 +122,15 @@ async fn attempts(
         let Some(pick) = pick else {
             return Err(failed.take().map_or(Failure::NoHealthyReplica, given_up));
         };
-        let Some(replica) = plan.pool.replicas.get(pick.replica) else {
+        let Some(lane) = plan.pool.lanes.get(pick.replica) else {
             return Err(Failure::NoHealthyReplica);
         };
+        let replica = &lane.replica;
         if failed.take().is_some() {
             core.metrics.retries.inc();
         }
         ticket.attempt(pick.replica, replica);
-        match attempt(core, client, plan, ticket, replica).await {
+        match attempt(core, client, plan, ticket, lane).await {
             Ok(begun) => {
                 for replica in std::mem::take(&mut ticket.erred) {
                     let reason = "it failed what another replica served";
@@ -182,10 +184,11 @@ async fn attempt(
     client: &mut Client,
     plan: &Plan<'_>,
     ticket: &mut Ticket<'_>,
-    replica: &Arc<Replica>,
+    lane: &Lane,
 ) -> Result<(Exchange, Begun), Attempt> {
+    let replica = &lane.replica;
     replica.health.start(core.sweep.now_ms());
-    let entry = replica.ledger.enter(core.index, ticket.tokens_estimated);
+    let entry = lane.ledger.enter(core.index, ticket.tokens_estimated);
     let mut reused = core.idle.take(replica.key, core.sweep.now_ms());
     loop {
         let was_reused = reused.is_some();
