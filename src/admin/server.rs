@@ -13,8 +13,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 
 use super::shard::Shard;
-use super::{metrics, status};
+use super::{metrics, replicas, status};
 use crate::replicas::Fleet;
+use crate::replicas::registry::Handle;
 use crate::runtime::clock;
 use crate::usage::UsageSink;
 
@@ -47,6 +48,8 @@ pub struct View {
     pub driver: &'static str,
     /// Begins a drain.
     pub drain: Box<dyn Fn() + Send + Sync>,
+    /// The way to the registry of replicas.
+    pub registry: Handle,
 }
 
 /// A core that has not swept for this long is stuck.
@@ -85,8 +88,8 @@ pub async fn serve(
         let view = Arc::clone(&view);
         tokio::task::spawn_local(async move {
             let service = service_fn(move |request| {
-                let answer = answer(&view, &request);
-                async move { Ok::<_, Infallible>(answer) }
+                let view = Arc::clone(&view);
+                async move { Ok::<_, Infallible>(answer(&view, request).await) }
             });
             // An admin client that breaks its connection is no concern of ours.
             let _ = hyper::server::conn::http1::Builder::new()
@@ -98,7 +101,7 @@ pub async fn serve(
     }
 }
 
-fn answer(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer(view: &View, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let get = matches!(*request.method(), Method::GET | Method::HEAD);
     let post = request.method() == Method::POST;
     match request.uri().path() {
@@ -112,7 +115,14 @@ fn answer(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes>> {
             (view.drain)();
             text(200, "text/plain", "draining\n".to_owned())
         }
-        "/metrics" | "/ready" | "/live" | "/status.json" | "/drain" => {
+        "/replicas" if post => replicas::add(view, request).await,
+        path if path.starts_with("/replicas/") && request.method() == Method::DELETE => {
+            replicas::remove(view, &request).await
+        }
+        path if path.starts_with("/replicas/") => {
+            text(405, "text/plain", "wrong method\n".to_owned())
+        }
+        "/replicas" | "/metrics" | "/ready" | "/live" | "/status.json" | "/drain" => {
             text(405, "text/plain", "wrong method\n".to_owned())
         }
         _ => text(404, "text/plain", "unknown path\n".to_owned()),
@@ -126,7 +136,7 @@ fn yes_or_no(yes: bool, what: &str) -> Response<Full<Bytes>> {
     }
 }
 
-fn text(status: u16, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+pub(super) fn text(status: u16, kind: &'static str, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     if let Ok(status) = hyper::StatusCode::from_u16(status) {
         *response.status_mut() = status;

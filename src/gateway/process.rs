@@ -1,7 +1,7 @@
 //! A whole gateway in this process: cores, control thread, usage writer.
 //!
-//! The control thread is an ordinary tokio runtime: it probes replicas, publishes the fleet, serves
-//! the admin listener, and carries out the drain.
+//! The control thread is an ordinary tokio runtime: it keeps the registry of replicas, publishes
+//! the fleet, serves the admin listener, and carries out the drain.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::admin::{self, Flags, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
-use crate::replicas::{Fleet, probe};
+use crate::replicas::registry::{self, Handle, Registry};
+use crate::replicas::{Fleet, Tone};
 use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
@@ -195,9 +196,11 @@ fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<Soc
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let config = Arc::clone(&shared.published.load().config);
-        watch_fleet(shared, &config);
+        let (handle, orders) = registry::channel();
+        let members = registry(shared, &config);
+        tokio::task::spawn_local(members.run(handle.clone(), orders));
         if let Some(addr) = config.server.admin {
-            let view = Arc::new(view(shared));
+            let view = Arc::new(view(shared, handle));
             let (bound, failed) = (bound.clone(), bound.clone());
             tokio::task::spawn_local(async move {
                 let tell = |addr| drop(bound.send(Ok(addr)));
@@ -210,7 +213,7 @@ fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<Soc
     });
 }
 
-fn view(shared: &Arc<Shared>) -> View {
+fn view(shared: &Arc<Shared>, registry: Handle) -> View {
     let published = Arc::clone(&shared.published);
     let flags = Arc::clone(&shared.flags);
     View {
@@ -220,23 +223,23 @@ fn view(shared: &Arc<Shared>) -> View {
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
+        registry,
     }
 }
 
-/// One probing task a replica; each publishes the fleet anew when it has learned a name.
-fn watch_fleet(shared: &Arc<Shared>, config: &Arc<Config>) {
+/// The registry, and where it publishes.
+fn registry(shared: &Arc<Shared>, config: &Arc<Config>) -> Registry {
     let fleet = Arc::clone(&shared.published.load().fleet);
-    for pool in &fleet.pools {
-        for replica in &pool.replicas {
-            let (pool, replica) = (Arc::clone(pool), Arc::clone(replica));
-            let (shared, config) = (Arc::clone(shared), Arc::clone(config));
-            tokio::task::spawn_local(probe::watch(pool, replica, move || {
-                let relearned = shared.published.load().fleet.relearned(&config);
-                let published = Published::new(Arc::clone(&config), Arc::new(relearned));
-                shared.published.publish(published);
-            }));
-        }
-    }
+    let (publishing, logging) = (Arc::clone(shared), Arc::clone(shared));
+    let of = Arc::clone(config);
+    let publish = move |fleet| {
+        publishing.published.publish(Published::new(Arc::clone(&of), fleet));
+    };
+    let log = move |tone, line: &str| match tone {
+        Tone::Info => logging.log.info(line),
+        Tone::Warn => logging.log.warn(line),
+    };
+    Registry::new(Arc::clone(config), fleet, Box::new(publish), Box::new(log))
 }
 
 /// Waits for a drain to begin and takes it through its steps.
