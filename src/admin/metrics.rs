@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::exposition::Page;
 use super::prompts::prompts;
 use super::server::View;
+use super::signals::signals;
 use super::shard::{Phase, PoolCells, Shard, Stage};
 use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
 use crate::runtime::clock;
@@ -23,6 +24,7 @@ pub(super) fn page(view: &View) -> String {
     pools(&mut page, view);
     gateway(&mut page, view);
     fleet(&mut page, view);
+    signals(&mut page, view);
     prompts(&mut page, view);
     usage(&mut page, view);
     page.into_text()
@@ -148,7 +150,7 @@ fn fleet(page: &mut Page, view: &View) {
     page.family("expedite_replica_up", "gauge", "May be sent work.");
     for (pool, replica) in replicas() {
         let labels = [("pool", &*pool.name), ("replica", &*replica.id)];
-        page.value("expedite_replica_up", &labels, u8::from(replica.health.eligible(now_ms)));
+        page.value("expedite_replica_up", &labels, u8::from(replica.eligible(now_ms)));
     }
     page.family("expedite_in_flight", "gauge", "Requests that we have at a replica.");
     for (pool, replica) in replicas() {

@@ -9,6 +9,7 @@ mod prompts;
 mod replicas;
 mod server;
 mod shard;
+mod signals;
 mod status;
 
 pub use server::{Flags, View, serve};

@@ -42,8 +42,7 @@ impl FleetView for View<'_> {
         let replica = &lane.replica;
         !self.tried.contains(&index)
             && self.served.holds(lane.member)
-            && replica.addr.load().is_some()
-            && replica.health.eligible(self.now_ms)
+            && replica.eligible(self.now_ms)
     }
 
     fn load_tokens(&self, index: usize) -> u64 {
