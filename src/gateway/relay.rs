@@ -86,6 +86,9 @@ async fn stream(
         ticket.head_sent = true;
         head.clear();
         ticket.saw(&frames.seen);
+        if frames.seen.content_events > 0 {
+            exchange.entry.first_token();
+        }
         if frames.seen.content_events > 0 && client.request_bytes > 0 {
             client.forget_request(core);
         }

@@ -12,7 +12,7 @@ use crate::http1::{RequestHead, ResponseHead, Version, write};
 use crate::openai::{Call, Endpoint, Usage};
 use crate::prompt::standing::Verdict;
 use crate::prompt::{Basis, Prompt};
-use crate::replicas::{Pool, Replica, Served};
+use crate::replicas::{Dispatch, Pool, Replica, Served};
 use crate::runtime::clock;
 use crate::tenants::KeyId;
 use crate::usage::{Outcome, Slot, SmallId, TokensSource, UsageRecord};
@@ -35,7 +35,8 @@ pub(super) struct Ticket<'t> {
     pub tried: Vec<usize>,
     /// Replicas whose engine answered with an error of its own; theirs, if another can serve it.
     pub erred: Vec<Arc<Replica>>,
-    pub tokens_estimated: u64,
+    /// Output tokens that it is expected to make, over all sequences.
+    output_tokens: u64,
     /// A byte of the answer was sent: what fails now fails in band.
     pub head_sent: bool,
     id: SmallId,
@@ -94,7 +95,7 @@ impl<'t> Ticket<'t> {
             attempts: 0,
             tried: Vec::new(),
             erred: Vec::new(),
-            tokens_estimated: 0,
+            output_tokens: 0,
             head_sent: false,
             id: asked.unwrap_or_else(|| new_id(core)),
             trace: Trace { parent: owned(head.traceparent), state: owned(head.tracestate) },
@@ -159,8 +160,17 @@ impl<'t> Ticket<'t> {
     pub(super) fn prompted(&mut self, call: &Call, prompt: Prompt) {
         let output = call.output_tokens_max().unwrap_or(OUTPUT_TOKENS_DEFAULT);
         let output = output.min(OUTPUT_TOKENS_BALANCED_MAX).saturating_mul(call.sequences());
-        self.tokens_estimated = prompt.tokens.saturating_add(output);
+        self.output_tokens = output;
         self.prompt = Some(prompt);
+    }
+
+    /// What an attempt brings to its replica.
+    pub(super) fn dispatch(&self) -> Dispatch {
+        Dispatch {
+            prompt_tokens: self.prompt.as_ref().map_or(0, |prompt| prompt.tokens),
+            output_tokens: self.output_tokens,
+            ..Dispatch::default()
+        }
     }
 
     /// An attempt at a replica begins.

@@ -185,7 +185,8 @@ async fn attempt(
     replica: &Arc<Replica>,
 ) -> Result<(Exchange, Begun), Attempt> {
     replica.health.start(core.sweep.now_ms());
-    let entry = replica.ledger.enter(core.index, ticket.tokens_estimated);
+    let now_ms = core.sweep.now_ms();
+    let entry = replica.ledger.enter(core.index, &ticket.dispatch(), now_ms);
     let mut reused = core.idle.take(replica.key, core.sweep.now_ms());
     loop {
         let was_reused = reused.is_some();
@@ -201,7 +202,7 @@ async fn attempt(
             Ok((head, begun)) => {
                 replica.health.succeeded(core.sweep.now_ms());
                 let replica = Arc::clone(replica);
-                let exchange = Exchange { stream, inbox, replica, head, _entry: entry };
+                let exchange = Exchange { stream, inbox, replica, head, entry };
                 return Ok((exchange, begun));
             }
             // The replica closed an idle connection in the moment of its reuse: nothing ran, and

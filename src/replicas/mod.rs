@@ -7,10 +7,11 @@
 
 mod fleet;
 mod health;
+mod in_use;
 mod learn;
 mod ledger;
 pub mod probe;
 
 pub use fleet::{Fleet, Pool, Replica, Served, Unresolved};
 pub use health::{Failure, Health, State};
-pub use ledger::{InFlight, Ledger};
+pub use ledger::{Dispatch, InFlight, Ledger, Sums};
