@@ -21,8 +21,10 @@ use super::retry::RetryBudget;
 use super::shared::{Published, Shared};
 use super::sweep::{SWEEP_MS, Sweep};
 use crate::admin::{PoolIndex, Shard};
+use crate::engine::StepModel;
 use crate::net::{self, Bell, Listener};
 use crate::prompt::segments::SegmentCache;
+use crate::routing::{Decision, FleetView, Model, Picker, Policy, Request};
 use crate::runtime::clock;
 use crate::runtime::snapshot::{Held, Reader};
 
@@ -55,7 +57,9 @@ pub(super) struct Core {
     /// The pool label of requests that never found one.
     pub no_pool: Arc<str>,
     pub rng: RefCell<fastrand::Rng>,
-    pub turn: Cell<u64>,
+    /// Picks by the policy that is published.
+    picker: RefCell<Picker>,
+    step: StepModel,
     /// Something of the core's own has panicked: it must be started again.
     failed: Cell<bool>,
     /// Client connections of this core.
@@ -80,7 +84,8 @@ impl Core {
             pools: PoolIndex::default(),
             no_pool: "-".into(),
             rng: RefCell::new(fastrand::Rng::new()),
-            turn: Cell::new(0),
+            picker: RefCell::new(Picker::new(Policy::default())),
+            step: StepModel::a100_8b(),
             failed: Cell::new(false),
             connections: Cell::new(0),
             date: RefCell::new(String::new()),
@@ -96,6 +101,17 @@ impl Core {
 
     pub(super) fn draining(&self) -> bool {
         self.shared.flags.draining.load(Relaxed)
+    }
+
+    /// Picks a replica of `view`.
+    pub(super) fn pick(&self, policy: Policy, view: &impl FleetView) -> Decision {
+        let mut picker = self.picker.borrow_mut();
+        if picker.policy() != policy {
+            *picker = Picker::new(policy);
+        }
+        let model = Model { step: &self.step, step_tokens_max: 2048 };
+        let now_us = self.sweep.now_ms().saturating_mul(1000);
+        picker.pick(&Request::default(), view, &model, now_us, &mut self.rng.borrow_mut())
     }
 
     /// A fresh uniform number.

@@ -19,7 +19,7 @@ use super::reply::Failure;
 use super::ticket::{CALLERS_LIMIT, Ticket};
 use crate::net::{self, Stream};
 use crate::replicas::{Failure as ReplicaFailure, Pool, Replica, Served};
-use crate::routing::{self, FleetView};
+use crate::routing::{Candidate, Decision, FleetView};
 
 /// The limit on connecting.
 const CONNECT: &str = "timeouts.connect_ms";
@@ -37,21 +37,17 @@ impl FleetView for View<'_> {
         self.pool.replicas.len()
     }
 
-    fn eligible(&self, index: usize) -> bool {
-        let Some(replica) = self.pool.replicas.get(index) else { return false };
-        !self.tried.contains(&index)
-            && self.served.holds(index)
-            && replica.addr.load().is_some()
-            && replica.health.eligible(self.now_ms)
-    }
-
-    fn load_tokens(&self, index: usize) -> u64 {
-        let weighed = |r: &Arc<Replica>| (r.ledger.tokens() as f64 / r.weight) as u64;
-        self.pool.replicas.get(index).map_or(u64::MAX, weighed)
-    }
-
-    fn requests(&self, index: usize) -> u64 {
-        self.pool.replicas.get(index).map_or(u64::MAX, |r| r.ledger.requests())
+    fn candidate(&self, index: usize) -> Candidate {
+        let Some(replica) = self.pool.replicas.get(index) else {
+            return Candidate { eligible: false, ..Candidate::default() };
+        };
+        Candidate {
+            eligible: self.eligible(index, replica),
+            load_tokens: replica.ledger.tokens(),
+            requests: replica.ledger.requests(),
+            weight: replica.weight,
+            ..Candidate::default()
+        }
     }
 }
 
@@ -64,13 +60,20 @@ impl<'v> View<'v> {
             now_ms: core.sweep.now_ms(),
         }
     }
+
+    fn eligible(&self, index: usize, replica: &Replica) -> bool {
+        !self.tried.contains(&index)
+            && self.served.holds(index)
+            && replica.addr.load().is_some()
+            && replica.health.eligible(self.now_ms)
+    }
 }
 
 /// Would another replica be asked, should this attempt fail now?
 pub(super) fn another(core: &Core, plan: &Plan<'_>, ticket: &Ticket<'_>) -> bool {
     let view = View::new(core, plan, ticket);
     let left = ticket.attempts < plan.published.retry.attempts_max && !ticket.is_late();
-    left && core.retries.can_spend() && (0..view.len()).any(|i| view.eligible(i))
+    left && core.retries.can_spend() && (0..view.len()).any(|i| view.candidate(i).eligible)
 }
 
 /// Sends the request to one replica after the other until one has begun to answer.
@@ -116,9 +119,7 @@ async fn attempts(
             failed = Some(why);
         }
         let view = View::new(core, plan, ticket);
-        core.turn.set(core.turn.get().wrapping_add(1));
-        let pick = routing::pick(plan.published.policy, &view, core.random(), core.turn.get());
-        let Some(pick) = pick else {
+        let Decision::Pick(pick) = core.pick(plan.published.policy, &view) else {
             return Err(failed.take().map_or(Failure::NoHealthyReplica, given_up));
         };
         let Some(replica) = plan.pool.replicas.get(pick.replica) else {
