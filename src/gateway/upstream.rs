@@ -119,7 +119,7 @@ async fn attempts(
             failed = Some(why);
         }
         let view = View::new(core, plan, ticket);
-        let Decision::Pick(pick) = core.pick(plan.published.policy, &view) else {
+        let Decision::Pick(pick) = core.pick(plan.policy, &view) else {
             return Err(failed.take().map_or(Failure::NoHealthyReplica, given_up));
         };
         let Some(replica) = plan.pool.replicas.get(pick.replica) else {
