@@ -3,6 +3,7 @@
 //! The control thread is an ordinary tokio runtime: it probes replicas, publishes the fleet, serves
 //! the admin listener, and carries out the drain.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,6 +12,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::core;
+use super::decisions::Decisions;
+use super::explain;
 use super::models;
 use super::shared::{Published, Shared};
 use super::side::Side;
@@ -19,7 +22,7 @@ use crate::admin::{self, Flags, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
-use crate::replicas::{Fleet, probe};
+use crate::replicas::{Fleet, Upkeep, probe};
 use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
@@ -30,6 +33,9 @@ use crate::usage::UsageWriter;
 const NOTICE: Duration = Duration::from_millis(500);
 /// Then open requests get this long to finish.
 const GRACE: Duration = Duration::from_secs(30);
+
+/// Between two looks at the prefix indexes.
+const UPKEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// At the end the usage writer gets this long to write what is left.
 const WRITER_PATIENCE: Duration = Duration::from_secs(5);
@@ -85,6 +91,7 @@ impl Gateway {
         let shared = Arc::new(Shared {
             published: Arc::new(Snapshot::new(published)),
             driver,
+            decisions: cpus.iter().map(|_| Decisions::default()).collect(),
             shards: cpus.iter().map(|_| Arc::new(Shard::default())).collect(),
             usage,
             side,
@@ -196,6 +203,7 @@ fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<Soc
     local.block_on(&runtime, async {
         let config = Arc::clone(&shared.published.load().config);
         watch_fleet(shared, &config);
+        tokio::task::spawn_local(keep_indexes(Arc::clone(shared)));
         if let Some(addr) = config.server.admin {
             let view = Arc::new(view(shared));
             let (bound, failed) = (bound.clone(), bound.clone());
@@ -213,6 +221,7 @@ fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<Soc
 fn view(shared: &Arc<Shared>) -> View {
     let published = Arc::clone(&shared.published);
     let flags = Arc::clone(&shared.flags);
+    let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
@@ -220,6 +229,10 @@ fn view(shared: &Arc<Shared>) -> View {
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
+        explain: Box::new(move |path, body| explain::call(&asked, path, body)),
+        decisions: Box::new(move || explain::decisions(&decided)),
+        snapshot: Box::new(move || explain::snapshot(&shown)),
+        body_bytes_max: shared.published.load().body_bytes_max,
     }
 }
 
@@ -237,6 +250,18 @@ fn watch_fleet(shared: &Arc<Shared>, config: &Arc<Config>) {
                 shared.published.publish(published);
             }));
         }
+    }
+}
+
+/// Keeps the prefix index of each pool in step with its replicas, as long as the task lives.
+async fn keep_indexes(shared: Arc<Shared>) {
+    let mut by_pool: HashMap<Arc<str>, Upkeep> = HashMap::new();
+    loop {
+        let fleet = Arc::clone(&shared.published.load().fleet);
+        for pool in &fleet.pools {
+            by_pool.entry(Arc::clone(&pool.name)).or_default().run(pool, clock::now_ms());
+        }
+        tokio::time::sleep(UPKEEP_EVERY).await;
     }
 }
 

@@ -14,6 +14,7 @@ mod pool;
 pub mod probe;
 mod replica;
 mod signals;
+mod upkeep;
 
 pub use fleet::{Fleet, Served, Unresolved};
 pub use health::{Failure, Health, State};
@@ -21,3 +22,4 @@ pub use ledger::{Dispatch, InFlight, Ledger, Sums};
 pub use pool::{LANES_MAX, Lane, Pool, PoolState};
 pub use replica::Replica;
 pub use signals::{Gauges, Load, RANKS_MAX, Signals};
+pub use upkeep::Upkeep;
