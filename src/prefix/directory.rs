@@ -21,6 +21,11 @@ pub(super) const LANES: usize = 4;
 /// Buckets behind its home in which a block may stand. At four fifths full one in 10^9 needs more
 /// than 20.
 pub(super) const PROBES_MAX: usize = 32;
+/// Buckets of a chunk, as a power of two, at least and at most: 4 KiB to 256 KiB, small enough to
+/// be made on a core.
+const CHUNK_BITS: (u32, u32) = (6, 12);
+/// Memory of the largest chunk, in bytes.
+pub(super) const CHUNK_BYTES_MAX: usize = size_of::<Bucket>() << CHUNK_BITS.1;
 /// The count that sticks: a bucket passed so often is passed for ever.
 const PASSED_MAX: u64 = 255;
 
@@ -125,10 +130,14 @@ pub(super) struct Side {
 impl Side {
     /// An empty one. Chunks come when something is put into them.
     pub(super) fn new(homes: usize) -> Side {
-        // Some sixty chunks, of 4 KiB to 256 KiB: small enough to be made on a core.
-        let chunk_bits = (homes / 48).max(1).ilog2().clamp(6, 12);
+        let chunk_bits = (homes / 48).max(1).ilog2().clamp(CHUNK_BITS.0, CHUNK_BITS.1);
         let chunks = (homes + PROBES_MAX).div_ceil(1 << chunk_bits);
         Side { homes, chunk_bits, chunks: vec![None; chunks] }
+    }
+
+    /// Memory in bytes when every chunk is there.
+    pub(super) fn bytes(&self) -> usize {
+        self.chunks.len() * size_of::<Bucket>() << self.chunk_bits
     }
 
     /// The home of a key.

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::set::Set;
 
-/// Cells of a chunk.
-const CHUNK_CELLS: usize = 1024;
+/// Words of a chunk.
+const CHUNK_WORDS: usize = 4096;
 /// A set of so few goes back into its word; less than a word's most, so that one holder who comes
 /// and goes does not move it each time.
 const SHRINK_AT: u32 = 2;
@@ -34,13 +34,15 @@ impl Masks {
     /// The words of a cell; none when it does not exist.
     #[inline]
     pub(super) fn cell(&self, cell: u32) -> &[AtomicU64] {
-        let (chunk, at) = (cell as usize / CHUNK_CELLS, cell as usize % CHUNK_CELLS * self.width);
-        let words = self.chunks.get(chunk).and_then(|chunk| chunk.get(at..at + self.width));
-        words.unwrap_or_default()
+        // A width is a power of two and divides a chunk.
+        let at = cell as usize * self.width;
+        let chunk = self.chunks.get(at / CHUNK_WORDS);
+        let at = at % CHUNK_WORDS;
+        chunk.and_then(|chunk| chunk.get(at..at + self.width)).unwrap_or_default()
     }
 
     fn push_chunk(&mut self) {
-        self.chunks.push((0..CHUNK_CELLS * self.width).map(|_| AtomicU64::new(0)).collect());
+        self.chunks.push((0..CHUNK_WORDS).map(|_| AtomicU64::new(0)).collect());
     }
 }
 
@@ -78,7 +80,12 @@ impl Cells {
 
     /// Memory of the cells in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.masks.chunks.len() * CHUNK_CELLS * self.masks.width * 8 + self.free.capacity() * 4
+        self.masks.chunks.len() * CHUNK_WORDS * 8 + self.free.capacity() * 4
+    }
+
+    /// Memory that one more cell may take, in bytes.
+    pub(super) fn cell_bytes(&self) -> usize {
+        self.masks.width * 8
     }
 
     /// Whether readers must be given new masks before a word may name a cell; once each.
@@ -89,7 +96,6 @@ impl Cells {
     /// Adds a holder.
     pub(super) fn add(&mut self, set: Set, id: u16) -> Change {
         if let Some(cell) = set.cell() {
-            self.reach(id);
             return Change::Inside { changed: self.put(cell, id, true) };
         }
         if set.names(id) {
@@ -98,9 +104,10 @@ impl Cells {
         if let Some(set) = set.with(id) {
             return Change::Word(set);
         }
-        set.ids().chain([id]).for_each(|id| self.reach(id));
         let cell = self.take_cell();
-        set.ids().chain([id]).for_each(|id| drop(self.put(cell, id, true)));
+        for id in set.ids().chain([id]) {
+            self.put(cell, id, true);
+        }
         Change::Word(Set::spilled(cell))
     }
 
@@ -116,17 +123,6 @@ impl Cells {
             return Change::Word(self.shrink(cell));
         }
         Change::Inside { changed }
-    }
-
-    /// Whether `id` is in the set.
-    pub(super) fn has(&self, set: Set, id: u16) -> bool {
-        match set.cell() {
-            Some(cell) => {
-                let word = self.masks.cell(cell).get(usize::from(id) / 64);
-                word.is_some_and(|word| word.load(Ordering::Relaxed) >> (id % 64) & 1 == 1)
-            }
-            None => set.names(id),
-        }
     }
 
     /// The set without those whose bit is in `gone`.
@@ -174,7 +170,7 @@ impl Cells {
             return cell;
         }
         let cell = self.used;
-        if cell as usize / CHUNK_CELLS >= self.masks.chunks.len() {
+        if cell as usize * self.masks.width / CHUNK_WORDS >= self.masks.chunks.len() {
             Arc::make_mut(&mut self.masks).push_chunk();
             self.stale = true;
         }
@@ -182,14 +178,19 @@ impl Cells {
         cell
     }
 
-    /// Makes all cells as wide as `id` needs. Copies them: this is when a fleet has grown.
-    fn reach(&mut self, id: u16) {
-        let needed = usize::from(id) / 64 + 1;
-        if needed <= self.masks.width {
-            return;
+    /// Makes all cells as wide as `id` needs, if what that adds is within `room` bytes; whether
+    /// they are. Copies them: this is when a fleet has grown.
+    pub(super) fn reach(&mut self, id: u16, room: usize) -> bool {
+        let width = (usize::from(id) / 64 + 1).next_power_of_two();
+        if width <= self.masks.width {
+            return true;
         }
-        let mut wide = Masks { width: needed.next_power_of_two(), chunks: Vec::new() };
-        self.masks.chunks.iter().for_each(|_| wide.push_chunk());
+        let chunks = (self.used as usize * width).div_ceil(CHUNK_WORDS);
+        if chunks.saturating_sub(self.masks.chunks.len()) * CHUNK_WORDS * 8 > room {
+            return false;
+        }
+        let mut wide = Masks { width, chunks: Vec::new() };
+        (0..chunks).for_each(|_| wide.push_chunk());
         for cell in 0..self.used {
             for (to, from) in wide.cell(cell).iter().zip(self.masks.cell(cell)) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -197,6 +198,7 @@ impl Cells {
         }
         self.masks = Arc::new(wide);
         self.stale = true;
+        true
     }
 }
 

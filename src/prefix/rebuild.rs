@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::directory::{Bucket, LANES, PROBES_MAX, Side};
+use super::directory::{Bucket, CHUNK_BYTES_MAX, LANES, PROBES_MAX, Side};
 use super::set::Set;
 use super::table::{Put, Table, stand};
 
@@ -19,6 +19,8 @@ const SMALL_HOMES: usize = 4096;
 /// It grows when so many of a hundred lanes are taken, and shrinks when fewer than these.
 const CROWDED: usize = 80;
 const SPARSE: usize = 20;
+/// So many are never taken: searches grow long.
+const FULL: usize = 92;
 /// How many are taken after a rebuild.
 const ROOMY: usize = 64;
 const ROOMY_SMALL: usize = 40;
@@ -29,31 +31,54 @@ impl Table {
         self.directory.old.is_some()
     }
 
-    /// Begins a rebuild when one is due and, if it adds memory, that is within `room` bytes.
-    pub(super) fn begin_if_due(&mut self, room: usize) {
+    /// Begins a rebuild when one is due for `blocks` more and, if it adds memory, that is within
+    /// `room` bytes. Whether there are lanes for them now.
+    pub(super) fn prepare(&mut self, blocks: usize, room: usize) -> bool {
         let homes = self.directory.new.homes;
-        let taken = self.entries * 100 / (homes * LANES);
-        let due = taken >= CROWDED || self.ids.any_dead() || (taken < SPARSE && homes > HOMES_MIN);
-        if self.is_rebuilding() || !due {
-            return;
+        let entries = self.entries + blocks;
+        let taken = entries * 100 / (homes * LANES);
+        if self.is_rebuilding() {
+            let fits = taken < FULL;
+            // A small one is soon done, and then there may be a larger.
+            if fits || homes > SMALL_HOMES {
+                return fits;
+            }
+            self.step(usize::MAX);
+            return self.prepare(blocks, room);
         }
         let load = if homes < SMALL_HOMES { ROOMY_SMALL } else { ROOMY };
-        let wanted = (self.entries * 100 / load / LANES).max(HOMES_MIN);
-        let grows = taken >= CROWDED;
-        // A chunk of each side, while one is read from and the other written to.
-        let more = wanted.saturating_sub(homes) * size_of::<Bucket>() + (512 << 10);
-        match (grows, more <= room) {
-            (true, true) => self.begin(wanted),
-            (true, false) if !self.ids.any_dead() => {}
-            (false, _) if taken < SPARSE => self.begin(wanted.min(homes)),
-            _ => self.begin(homes),
+        let wanted = (entries * 100 / load / LANES).max(HOMES_MIN);
+        if taken >= CROWDED && self.more_bytes(wanted) <= room {
+            self.begin(wanted);
+        } else if taken < SPARSE && wanted < homes {
+            self.begin(wanted);
+        } else if self.ids.any_dead() && self.more_bytes(homes) <= room {
+            self.begin(homes);
         }
+        entries * 100 < self.directory.new.homes * LANES * FULL
+    }
+
+    /// What a rebuild to so many homes adds in memory, in bytes: a chunk of each side on top,
+    /// while one is read from and the other written to.
+    fn more_bytes(&self, homes: usize) -> usize {
+        let side = Side::new(homes).bytes();
+        side.saturating_sub(self.directory.new.bytes()) + 2 * CHUNK_BYTES_MAX
     }
 
     fn begin(&mut self, homes: usize) {
         self.ids.rebuild_begins();
         let old = Some(self.directory.new.clone());
         self.publish_sides(old, 0, Side::new(homes));
+    }
+
+    /// A rebuild from the beginning, at once: when there is no number left to give.
+    pub(super) fn rebuild_whole(&mut self) {
+        for _ in 0..2 {
+            if !self.is_rebuilding() {
+                self.begin(self.directory.new.homes);
+            }
+            self.step(usize::MAX);
+        }
     }
 
     /// Moves so many homes on, or to the end.

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 
-use super::directory::{Bucket, Directory, LANES, PROBES_MAX, Side};
+use super::Slot;
+use super::directory::{Bucket, CHUNK_BYTES_MAX, Directory, PROBES_MAX, Side};
 use super::rebuild::HOMES_MIN;
 use super::ids::Ids;
 use super::masks::{Cells, Change};
@@ -64,14 +65,33 @@ impl Table {
         Arc::clone(&self.published)
     }
 
+    /// A number for a slot, if the masks' growth for it is within `room` bytes.
+    pub(super) fn open(&mut self, slot: Slot, room: usize) -> Option<u16> {
+        let id = self.ids.take(slot).or_else(|| {
+            // More slots were cleared than there are numbers since the last rebuild.
+            self.rebuild_whole();
+            self.ids.take(slot)
+        })?;
+        if !self.cells.reach(id, room) {
+            self.ids.give_back(id);
+            return None;
+        }
+        if self.cells.take_stale() {
+            self.publish_masks();
+        }
+        Some(id)
+    }
+
     /// Memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.chunk_bytes + self.cells.bytes()
     }
 
-    /// Blocks that it can hold before searches grow long.
-    pub(super) fn entries_max(&self) -> usize {
-        self.directory.new.homes * LANES / 100 * 90
+    /// Memory in bytes when every chunk is there.
+    pub(super) fn committed_bytes(&self) -> usize {
+        let (old, new) = (self.directory.old.as_ref(), &self.directory.new);
+        let full = old.map_or(0, |old| old.bytes().max(new.bytes()) + 2 * CHUNK_BYTES_MAX);
+        full.max(new.bytes()) + self.cells.bytes()
     }
 
     /// Fetches the lines of these keys all at once, where one after another would wait for each.
@@ -83,13 +103,6 @@ impl Table {
             });
             std::hint::black_box(near);
         }
-    }
-
-    /// Whether `id` holds the block.
-    pub(super) fn has(&self, key: u64, id: u16) -> bool {
-        let (side, home) = self.directory.place(key);
-        let Some((_, bucket, lane)) = side.find(key, home) else { return false };
-        self.cells.has(bucket.set(lane), id)
     }
 
     /// `id` holds the block from now on.

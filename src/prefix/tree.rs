@@ -95,6 +95,15 @@ impl Tree {
         self.segments.capacity() * size_of::<Segment>() + table + self.key_bytes
     }
 
+    /// Bytes that the next chain may add beside its keys: two segments, two entries.
+    pub(super) fn more_bytes(&self) -> usize {
+        let segments = self.segments.len();
+        let grown = if self.segments.capacity() - segments < 2 { segments / 4 + 8 } else { 0 };
+        let entries = self.first.capacity();
+        let table = if entries - self.first.len() < 2 { (entries + 8) * 8 / 7 } else { 0 };
+        grown * size_of::<Segment>() + table * ENTRY_BYTES + 4 * ALLOCATION_BYTES
+    }
+
     /// A chain is used: its blocks are the newest, head before tail. How many of them, from the
     /// head, were there already; the others are now.
     pub(super) fn admit(&mut self, keys: &[u64]) -> usize {
@@ -134,16 +143,15 @@ impl Tree {
             out.extend(segment.keys.drain(keep..).rev());
             if keep == 0 {
                 self.remove(id, first);
+            } else if segment.keys.capacity() / 2 > keep {
+                self.key_bytes -= held_bytes(&segment.keys);
+                segment.keys.shrink_to_fit();
+                self.key_bytes += held_bytes(&segment.keys);
             }
         }
         if self.blocks == 0 {
             *self = Tree::new();
         }
-    }
-
-    /// Every key, in no order.
-    pub(super) fn into_keys(self) -> impl Iterator<Item = u64> {
-        self.segments.into_iter().flat_map(|segment| segment.keys)
     }
 
     /// The segment that goes on from `parent` with the first of `keys`, and its length.
