@@ -7,6 +7,7 @@ mod exposition;
 mod metrics;
 mod prompts;
 mod replicas;
+mod routing;
 mod server;
 mod shard;
 mod signals;

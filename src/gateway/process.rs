@@ -3,6 +3,7 @@
 //! The control thread is an ordinary tokio runtime: it keeps the registry of replicas, publishes
 //! the fleet, serves the admin listener, and carries out the drain.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,6 +12,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::core;
+use super::decisions::Decisions;
+use super::explain;
 use super::models;
 use super::shared::{Published, Shared};
 use super::side::Side;
@@ -20,7 +23,7 @@ use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::registry::{self, Handle, Registry};
-use crate::replicas::{Fleet, Tone};
+use crate::replicas::{Fleet, Tone, Upkeep};
 use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
@@ -31,6 +34,9 @@ use crate::usage::UsageWriter;
 const NOTICE: Duration = Duration::from_millis(500);
 /// Then open requests get this long to finish.
 const GRACE: Duration = Duration::from_secs(30);
+
+/// Between two looks at the prefix indexes.
+const UPKEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// At the end the usage writer gets this long to write what is left.
 const WRITER_PATIENCE: Duration = Duration::from_secs(5);
@@ -81,11 +87,12 @@ impl Gateway {
             .map_err(|e| format!("cannot start a thread: {e}"))?;
         let readers = Side::start(cpus.len(), || ());
         let readers = readers.map_err(|e| format!("cannot start a thread: {e}"))?;
-        let published = Published::new(Arc::clone(&config), fleet);
+        let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let shared = Arc::new(Shared {
             published: Arc::new(Snapshot::new(published)),
             driver,
+            decisions: cpus.iter().map(|_| Decisions::default()).collect(),
             shards: cpus.iter().map(|_| Arc::new(Shard::default())).collect(),
             usage,
             side,
@@ -199,6 +206,7 @@ fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<Soc
         let (handle, orders) = registry::channel();
         let members = registry(shared, &config);
         tokio::task::spawn_local(members.run(handle.clone(), orders));
+        tokio::task::spawn_local(keep_indexes(Arc::clone(shared)));
         if let Some(addr) = config.server.admin {
             let view = Arc::new(view(shared, handle));
             let (bound, failed) = (bound.clone(), bound.clone());
@@ -216,6 +224,7 @@ fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<Soc
 fn view(shared: &Arc<Shared>, registry: Handle) -> View {
     let published = Arc::clone(&shared.published);
     let flags = Arc::clone(&shared.flags);
+    let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
@@ -223,6 +232,10 @@ fn view(shared: &Arc<Shared>, registry: Handle) -> View {
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
+        explain: Box::new(move |path, body| explain::call(&asked, path, body)),
+        decisions: Box::new(move || explain::decisions(&decided)),
+        snapshot: Box::new(move || explain::snapshot(&shown)),
+        body_bytes_max: shared.published.load().body_bytes_max,
         registry,
     }
 }
@@ -233,13 +246,27 @@ fn registry(shared: &Arc<Shared>, config: &Arc<Config>) -> Registry {
     let (publishing, logging) = (Arc::clone(shared), Arc::clone(shared));
     let of = Arc::clone(config);
     let publish = move |fleet| {
-        publishing.published.publish(Published::new(Arc::clone(&of), fleet));
+        let old = publishing.published.load();
+        let published = Published::new(Arc::clone(&of), fleet, Some(&old));
+        publishing.published.publish(published);
     };
     let log = move |tone, line: &str| match tone {
         Tone::Info => logging.log.info(line),
         Tone::Warn => logging.log.warn(line),
     };
     Registry::new(Arc::clone(config), fleet, Box::new(publish), Box::new(log))
+}
+
+/// Keeps the prefix index of each pool in step with its replicas, as long as the task lives.
+async fn keep_indexes(shared: Arc<Shared>) {
+    let mut by_pool: HashMap<Arc<str>, Upkeep> = HashMap::new();
+    loop {
+        let fleet = Arc::clone(&shared.published.load().fleet);
+        for pool in &fleet.pools {
+            by_pool.entry(Arc::clone(&pool.name)).or_default().run(pool, clock::now_ms());
+        }
+        tokio::time::sleep(UPKEEP_EVERY).await;
+    }
 }
 
 /// Waits for a drain to begin and takes it through its steps.

@@ -161,6 +161,12 @@ impl Health {
         self.ramp_from_ms.store(now_ms.max(1), Relaxed);
     }
 
+    /// When it last began anew or came back, in ms; 0 = never.
+    #[must_use]
+    pub fn began_ms(&self) -> u64 {
+        self.ramp_from_ms.load(Relaxed)
+    }
+
     /// The share of its work that it should get: from 0.1 to 1 over ten seconds after it joined or
     /// came back.
     #[must_use]
