@@ -8,8 +8,8 @@ use super::exposition::Page;
 use super::prompts::prompts;
 use super::routing::routing;
 use super::server::View;
-use super::signals::signals;
 use super::shard::{Phase, PoolCells, Shard, Stage};
+use super::signals::signals;
 use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
 use crate::runtime::clock;
 

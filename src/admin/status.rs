@@ -14,11 +14,8 @@ pub(super) fn json(view: &View) -> Value {
         .pools
         .iter()
         .map(|pool| {
-            let replicas: Vec<_> = pool
-                .replicas
-                .iter()
-                .map(|replica| replica_json(pool, replica, now_ms))
-                .collect();
+            let replicas: Vec<_> =
+                pool.replicas.iter().map(|replica| replica_json(pool, replica, now_ms)).collect();
             let (same, differing) = pool.state.prompts.checked();
             json!({
                 "name": &*pool.name,

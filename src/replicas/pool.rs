@@ -9,12 +9,12 @@ use super::replica::Replica;
 use super::signals::RANKS_MAX;
 use crate::config;
 use crate::openai::models::Entry;
-use crate::prefix::{Index, Limits, Slot};
+use crate::prefix::{Index, Limits, SLOTS_MAX, Slot};
 use crate::prompt::model::Model;
 use crate::prompt::standing::Standing;
 
-/// Lanes that a pool can have: a bound of sanity, far over any fleet that is one pool.
-pub const LANES_MAX: usize = 8_192;
+/// Lanes that a pool can have: as many as its index has slots.
+pub const LANES_MAX: usize = SLOTS_MAX;
 /// Names of models and adapters that a pool remembers.
 const NAMES_MAX: usize = 4_096;
 /// A slot that was given up is not given out again for so long, so that a request which still
@@ -214,6 +214,7 @@ impl PoolState {
         taken.retain(|key, (slot, _)| {
             let stays = keys.contains(key);
             if !stays {
+                self.index.write(|writer| writer.clear(*slot));
                 resting.push_back((*slot, now_ms));
             }
             stays

@@ -1,8 +1,8 @@
 //! A scripted engine: reads whole requests, hands each to a closure, which writes what it likes.
 //!
-//! `std` sockets, one thread a connection. Probes (`GET /health`, `GET /v1/models`, `GET /metrics`
-//! and a sample for `POST /tokenize`) are answered here and not counted; the list names `base` and
-//! an adapter of its own, `adapter-PORT`.
+//! `std` sockets, one thread a connection. Probes (`GET /health`, `/v1/models`, `/metrics`,
+//! `/version`, `/kv_event_sources` and a sample for `POST /tokenize`) are answered here and not
+//! counted; the list names `base` and an adapter of its own, `adapter-PORT`.
 
 use std::io::{Error, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -124,7 +124,9 @@ fn serve(
         let after = match received.path() {
             "/health" if probe => wire.write_all(&json(200, "")).map(|()| After::Keep),
             "/v1/models" if probe => wire.write_all(&models(addr)).map(|()| After::Keep),
-            "/metrics" if probe => wire.write_all(&json(404, "")).map(|()| After::Keep),
+            "/metrics" | "/version" | "/kv_event_sources" if probe => {
+                wire.write_all(&json(404, "")).map(|()| After::Keep)
+            }
             "/tokenize" if is_sample(&received) => {
                 wire.write_all(&json(404, "")).map(|()| After::Keep)
             }
