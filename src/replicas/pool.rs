@@ -210,15 +210,13 @@ impl PoolState {
         let wanted: Vec<_> = replicas.iter().enumerate().flat_map(ranks).collect();
         let keys = wanted.iter().map(|(_, replica, rank)| (replica.key, rank.unwrap_or(0)));
         let keys: HashSet<_> = keys.collect();
-        let Seats { taken, resting, .. } = &mut *seats;
-        taken.retain(|key, (slot, _)| {
-            let stays = keys.contains(key);
-            if !stays {
-                self.index.write(|writer| writer.clear(*slot));
-                resting.push_back((*slot, now_ms));
-            }
-            stays
-        });
+        let gone = seats.taken.extract_if(|key, _| !keys.contains(key));
+        let mut gone: Vec<Slot> = gone.map(|(_, (slot, _))| slot).collect();
+        gone.sort_unstable();
+        for slot in gone {
+            self.index.write(|writer| writer.clear(slot));
+            seats.resting.push_back((slot, now_ms));
+        }
         let lanes = wanted.into_iter().filter_map(|(member, replica, rank)| {
             // The first rank takes over from the server as a whole when ranks become known.
             let (slot, ledger) =
