@@ -9,7 +9,7 @@ use super::prompts::prompts;
 use super::routing::routing;
 use super::server::View;
 use super::shard::{Phase, PoolCells, Shard, Stage};
-use super::signals::signals;
+use super::signals::{adapters, signals};
 use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
 use crate::runtime::clock;
 
@@ -26,6 +26,7 @@ pub(super) fn page(view: &View) -> String {
     gateway(&mut page, view);
     fleet(&mut page, view);
     signals(&mut page, view);
+    adapters(&mut page, view);
     prompts(&mut page, view);
     routing(&mut page, view);
     usage(&mut page, view);

@@ -1,5 +1,8 @@
 //! The part of the metrics page that tells what replicas tell of themselves, and how old it is.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use super::exposition::Page;
 use super::server::View;
 use crate::replicas::{Pool, Replica, State};
@@ -64,6 +67,21 @@ pub(super) fn signals(page: &mut Page, view: &View) {
         for known in State::ALL {
             let (pool, id) = (("pool", &*pool.name), ("replica", &*replica.id));
             page.value(state, &[pool, id, ("state", known.name())], u8::from(known == is));
+        }
+    }
+}
+
+pub(super) fn adapters(page: &mut Page, view: &View) {
+    let mut all: BTreeMap<Arc<str>, [u64; 2]> = BTreeMap::new();
+    for (name, [hits, misses]) in view.shards.iter().flat_map(|shard| shard.adapters()) {
+        let sum = all.entry(name).or_default();
+        *sum = [sum[0].wrapping_add(hits), sum[1].wrapping_add(misses)];
+    }
+    let name = "expedite_adapter_requests_total";
+    page.family(name, "counter", "Requests for an adapter: was it on the chosen replica?");
+    for (adapter, counts) in &all {
+        for (hit, n) in [("true", counts[0]), ("false", counts[1])] {
+            page.value(name, &[("adapter", adapter), ("hit", hit)], n);
         }
     }
 }

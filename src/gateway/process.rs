@@ -22,6 +22,7 @@ use crate::admin::{self, Flags, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
+use crate::replicas::adapters::{self, Wants};
 use crate::replicas::registry::{self, Handle, Registry};
 use crate::replicas::{Fleet, Tone, Upkeep};
 use crate::runtime::affinity;
@@ -89,6 +90,7 @@ impl Gateway {
         let readers = readers.map_err(|e| format!("cannot start a thread: {e}"))?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
+        let (loader, wants) = adapters::channel();
         let shared = Arc::new(Shared {
             published: Arc::new(Snapshot::new(published)),
             driver,
@@ -97,6 +99,7 @@ impl Gateway {
             usage,
             side,
             readers,
+            loader,
             log,
             flags: Arc::clone(&flags),
         });
@@ -113,7 +116,7 @@ impl Gateway {
         let supervisor = supervisor.map_err(|e| format!("cannot start a thread: {e}"))?;
         let (bound_tx, bound) = mpsc::channel();
         let control = std::thread::Builder::new().name("control".to_owned());
-        let control = control.spawn(move || control_thread(&shared, &bound_tx));
+        let control = control.spawn(move || control_thread(&shared, wants, &bound_tx));
         let control = control.map_err(|e| format!("cannot start a thread: {e}"))?;
         let admin = match config.server.admin {
             None => None,
@@ -191,7 +194,11 @@ fn cpus(config: &Config) -> Result<Vec<usize>, String> {
     }
 }
 
-fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<SocketAddr>>) {
+fn control_thread(
+    shared: &Arc<Shared>,
+    wants: Wants,
+    bound: &mpsc::Sender<std::io::Result<SocketAddr>>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -205,7 +212,7 @@ fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<Soc
         let config = Arc::clone(&shared.published.load().config);
         let (handle, orders) = registry::channel();
         let members = registry(shared, &config);
-        tokio::task::spawn_local(members.run(handle.clone(), orders));
+        tokio::task::spawn_local(members.run(handle.clone(), orders, wants));
         tokio::task::spawn_local(keep_indexes(Arc::clone(shared)));
         if let Some(addr) = config.server.admin {
             let view = Arc::new(view(shared, handle));

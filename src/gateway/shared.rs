@@ -11,6 +11,7 @@ use crate::config::{Config, HalfClose, Retry, Timeouts};
 use crate::net::Driver;
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::Fleet;
+use crate::replicas::adapters::Loader;
 use crate::routing::Policy;
 use crate::runtime::log::Log;
 use crate::runtime::snapshot::Snapshot;
@@ -115,6 +116,8 @@ pub(super) struct Shared {
     pub side: Side<SegmentCache>,
     /// Threads that read such bodies and write such lists.
     pub readers: Side<()>,
+    /// The way to what loads adapters.
+    pub loader: Loader,
     /// Where log lines go.
     pub log: Log,
     /// Drain and stop.

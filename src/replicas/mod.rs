@@ -6,6 +6,7 @@
 //! [`Replica`]s, which keep their identity from one published fleet to the next, so that ledgers
 //! and evidence survive.
 
+pub mod adapters;
 mod client;
 mod describe;
 mod discover;
@@ -22,6 +23,7 @@ pub mod registry;
 mod replica;
 mod report;
 mod scrape;
+mod shelf;
 mod signals;
 mod silence;
 mod upkeep;
@@ -34,6 +36,7 @@ pub use members::{Refused, Source};
 pub use pool::{LANES_MAX, Lane, Pool, PoolState};
 pub use replica::Replica;
 pub use report::Tone;
+pub use shelf::Loads;
 pub use signals::{EventSource, Facts, Gauges, Load, RANKS_MAX, Signals, Totals};
 pub use silence::{Awaiting, Silence, Stall};
 pub use upkeep::Upkeep;
