@@ -66,7 +66,7 @@ fn an_adapter_is_asked_where_it_is_and_an_unknown_one_nowhere() {
         (404, &"model_not_found".into())
     );
     assert_eq!(with.stats(0).requests + without.stats(0).requests, 20);
-    drop(with);
+    with.fault(0, Fault::new(Kind::ResetBeforeHead));
     let gone = chat(&bed, "sql");
     assert!(matches!(gone.status(), 502 | 503), "never the base model's answer");
     assert_eq!(without.stats(0).requests, 0);
@@ -145,7 +145,7 @@ fn a_replica_that_cannot_load_it_is_left_out() {
     }
     assert!(!lists(&without, "lost"));
     assert_eq!(without.stats(0).completed, 0);
-    drop(with);
+    with.fault(0, Fault::new(Kind::ResetBeforeHead));
     let failed = chat(&bed, "lost");
     assert!(matches!(failed.status(), 502 | 503), "{}", failed.text());
     at_rest(&bed);
