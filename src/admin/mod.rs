@@ -6,8 +6,11 @@
 mod exposition;
 mod metrics;
 mod prompts;
+mod replicas;
+mod routing;
 mod server;
 mod shard;
+mod signals;
 mod status;
 
 pub use server::{Flags, View, serve};

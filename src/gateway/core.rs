@@ -17,6 +17,7 @@ use std::time::Duration;
 use super::buffer::BufferPool;
 use super::connection;
 use super::idle::IdlePool;
+use super::pick::Pickers;
 use super::retry::RetryBudget;
 use super::shared::{Published, Shared};
 use super::sweep::{SWEEP_MS, Sweep};
@@ -55,7 +56,7 @@ pub(super) struct Core {
     /// The pool label of requests that never found one.
     pub no_pool: Arc<str>,
     pub rng: RefCell<fastrand::Rng>,
-    pub turn: Cell<u64>,
+    pub pickers: Pickers,
     /// Something of the core's own has panicked: it must be started again.
     failed: Cell<bool>,
     /// Client connections of this core.
@@ -80,7 +81,7 @@ impl Core {
             pools: PoolIndex::default(),
             no_pool: "-".into(),
             rng: RefCell::new(fastrand::Rng::new()),
-            turn: Cell::new(0),
+            pickers: Pickers::default(),
             failed: Cell::new(false),
             connections: Cell::new(0),
             date: RefCell::new(String::new()),
