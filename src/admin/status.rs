@@ -17,26 +17,27 @@ pub(super) fn json(view: &View) -> Value {
                 .replicas
                 .iter()
                 .map(|replica| {
+                    let (requests, tokens) = pool.in_flight(replica);
                     json!({
                         "id": &*replica.id,
                         "url": format!("http://{}", replica.authority),
                         "state": replica.health.state(now_ms).name(),
-                        "in_flight": replica.ledger.requests(),
-                        "in_flight_tokens": replica.ledger.tokens(),
+                        "in_flight": requests,
+                        "in_flight_tokens": tokens,
                         "models": replica.models.load().as_ref().map(|list| {
                             list.iter().map(|e| e.id.clone()).collect::<Vec<_>>()
                         }),
                     })
                 })
                 .collect();
-            let (same, differing) = pool.prompts.checked();
+            let (same, differing) = pool.state.prompts.checked();
             json!({
                 "name": &*pool.name,
                 "prompts": {
                     "mode": pool.prompt_mode(),
                     "counts_same": same,
                     "counts_differing": differing,
-                    "bytes_per_token": pool.prompts.bytes_a_token(),
+                    "bytes_per_token": pool.state.prompts.bytes_a_token(),
                     "block_tokens": pool.block_tokens(),
                 },
                 "replicas": replicas,

@@ -24,7 +24,6 @@ const ABSENT: &[(&str, &str, Verdict)] = &[
     ("pool", "adapters", Warn("adapters are not loaded on demand")),
     ("pool", "role", Warn("the pool serves whole requests")),
     ("pool", "pair", Warn("the pool serves whole requests")),
-    ("pool", "slo", Warn("nothing is measured against it")),
     ("admission", "headroom_ratio", Warn("nothing is queued or shed")),
     ("admission", "stale_ms", Warn("nothing is queued or shed")),
     ("admission", "queue_ms_max", Warn("nothing is queued or shed")),

@@ -18,15 +18,6 @@ pub(super) fn check(config: &Config) -> Vec<ConfigError> {
 /// Risks that are allowed, and said.
 pub(super) fn risks(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
-    let policy = config.routing.policy;
-    if policy.runs_as() != policy {
-        let name = match policy {
-            Policy::PrefixAffinity => "prefix_affinity",
-            Policy::Lmetric => "lmetric",
-            _ => "cost",
-        };
-        warnings.push(format!("routing.policy \"{name}\" runs as \"p2c\" in this version"));
-    }
     if let Some(admin) = config.server.admin.filter(|admin| !admin.ip().is_loopback()) {
         warnings.push(format!(
             "the admin listener {admin} is not on loopback: whoever reaches it can reload and drain"

@@ -55,6 +55,14 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
         ),
         pair: table.opt_text("pair", "none").map(|text| text.text),
         slo: slo(&mut table),
+        engine: table.choice(
+            "engine",
+            &[
+                ("a100-8b", EngineKind::A100_8b),
+                ("a100-70b-tp2", EngineKind::A100_70bTp2),
+                ("a100-8b-lora", EngineKind::A100_8bLora),
+            ],
+        ),
         price: price(&mut table),
     };
     if pool.chat_template.is_some() && pool.tokenizer.is_none() {

@@ -140,19 +140,12 @@ fn tls(table: &mut Table<'_, '_>) {
 }
 
 pub(super) fn routing(mut table: Table<'_, '_>) -> Routing {
-    let policy = table.choice(
-        "policy",
-        &[
-            ("cost", Policy::Cost),
-            ("round_robin", Policy::RoundRobin),
-            ("least_requests", Policy::LeastRequests),
-            ("p2c", Policy::P2c),
-            ("prefix_affinity", Policy::PrefixAffinity),
-            ("lmetric", Policy::Lmetric),
-        ],
-    );
+    let routing = Routing {
+        policy: table.choice("policy", &Policy::ALL.map(|policy| (policy.name(), policy))),
+        policy_header: table.flag("policy_header", false),
+    };
     table.finish();
-    Routing { policy }
+    routing
 }
 
 pub(super) fn admission(mut table: Table<'_, '_>) -> Admission {

@@ -32,6 +32,7 @@ adapters = "load"
 role = "prefill"
 pair = "decode"
 slo = { ttft_ms = 400, tpot_ms = 50.5 }
+engine = "a100-70b-tp2"
 price = { input = 0.10, cached = 0.02, output = 0.80 }
 
 [[pool]]
@@ -42,6 +43,7 @@ pair = "llama-8b"
 
 [routing]
 policy = "round_robin"
+policy_header = true
 [admission]
 headroom_ratio = 0.25
 stale_ms = 6000
@@ -70,6 +72,7 @@ tokens_per_second = 20000
 burst_tokens = 400000
 in_flight_max = 64
 pools = ["llama-8b"]
+may_choose_policy = true
 [tier.gold]
 weight = 4
 priority = 1
@@ -153,7 +156,7 @@ fn every_documented_key_comes_back_with_its_line() {
         }
         keys += 1;
     }
-    assert_eq!(keys, 55);
+    assert_eq!(keys, 58);
 }
 
 #[test]
@@ -189,7 +192,8 @@ fn defaults_are_the_documented_ones() {
     assert_eq!(config.server.listen, ["0.0.0.0:8080".parse().unwrap()]);
     assert_eq!(config.server.admin, Some("127.0.0.1:9090".parse().unwrap()));
     assert_eq!((config.server.driver, config.server.body_bytes_max), (Driver::Auto, 8 << 20));
-    assert_eq!(config.routing.policy.runs_as(), Policy::P2c);
+    assert_eq!(config.routing, Routing { policy: Policy::Cost, policy_header: false });
+    assert_eq!(config.pools[0].engine, EngineKind::A100_8b);
     let timeouts = Timeouts {
         connect_ms: 1000,
         first_token_ms: 120_000,
@@ -203,7 +207,7 @@ fn defaults_are_the_documented_ones() {
     let usage = UsageConfig { path: "usage.jsonl".to_owned(), on_full: OnFull::Refuse };
     assert_eq!(config.usage, usage);
     assert!(config.tenants.is_empty());
-    assert_eq!(config.warnings, ["routing.policy \"cost\" runs as \"p2c\" in this version"]);
+    assert!(config.warnings.is_empty());
 }
 
 #[test]
@@ -403,7 +407,7 @@ fn what_this_version_lacks_is_warned_about_or_refused() {
     assert!(warnings.contains("THE LIMIT IS NOT ENFORCED"));
     // A default that is spelled out is no wish.
     let plain = format!("{POOL}adapters = \"auto\"\nrole = \"both\"\n[server]\nh2c = false\n");
-    assert_eq!(build(&plain, &Flags::default()).unwrap().0.warnings.len(), 1);
+    assert_eq!(build(&plain, &Flags::default()).unwrap().0.warnings.len(), 0);
 }
 
 #[test]

@@ -121,6 +121,8 @@ pub struct Pool {
     pub pair: Option<String>,
     /// Service level objective.
     pub slo: Slo,
+    /// The kind of engine whose step times predictions start from.
+    pub engine: EngineKind,
     /// Prices for usage records.
     pub price: Option<Price>,
 }
@@ -180,6 +182,18 @@ pub enum Role {
     Decode,
 }
 
+/// `pool.engine`: a published profile of step times. What a pool observes scales it, so that the
+/// shape matters more than the speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// An 8B model on one A100.
+    A100_8b,
+    /// A 70B model on two.
+    A100_70bTp2,
+    /// An 8B model with LoRA adapters.
+    A100_8bLora,
+}
+
 /// `pool.slo`: what counts as a good answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Slo {
@@ -203,14 +217,17 @@ pub struct Price {
 /// `[routing]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routing {
-    /// As configured; see [`Policy::runs_as`].
+    /// How a pool chooses a replica.
     pub policy: Policy,
+    /// Any caller may choose a policy for a request by the field `x-gateway-policy`; otherwise only
+    /// tenants that [may](Tenant::may_choose_policy).
+    pub policy_header: bool,
 }
 
-/// `routing.policy`.
+/// `routing.policy`. The names are those of `routing::Policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Predicted cost; runs as `p2c` in this version.
+    /// The least predicted cost in time.
     Cost,
     /// Each in turn.
     RoundRobin,
@@ -218,18 +235,48 @@ pub enum Policy {
     LeastRequests,
     /// The less loaded of two random ones.
     P2c,
-    /// Longest known prefix; runs as `p2c` in this version.
+    /// The replica that had the prefix last, up to a threshold of requests.
     PrefixAffinity,
-    /// Load times uncached prefill; runs as `p2c` in this version.
+    /// Uncached prefill times requests.
     Lmetric,
+    /// Most cached, or the shortest queue when imbalanced, as SMG's and sglang's router.
+    CacheAware,
+    /// As Preble's E2.
+    Preble,
+    /// As Dynamo's KV router.
+    Dynamo,
+    /// As llm-d's scorers.
+    LlmD,
 }
 
 impl Policy {
-    /// The policy that this version runs for the configured one.
-    pub fn runs_as(self) -> Policy {
+    /// All, the default first.
+    pub const ALL: [Policy; 10] = [
+        Policy::Cost,
+        Policy::RoundRobin,
+        Policy::LeastRequests,
+        Policy::P2c,
+        Policy::PrefixAffinity,
+        Policy::Lmetric,
+        Policy::CacheAware,
+        Policy::Preble,
+        Policy::Dynamo,
+        Policy::LlmD,
+    ];
+
+    /// As the file spells it.
+    pub fn name(self) -> &'static str {
         match self {
-            Policy::RoundRobin | Policy::LeastRequests | Policy::P2c => self,
-            Policy::Cost | Policy::PrefixAffinity | Policy::Lmetric => Policy::P2c,
+            Policy::Cost => "cost",
+            Policy::RoundRobin => "round_robin",
+            Policy::LeastRequests => "least_requests",
+            Policy::P2c => "p2c",
+            Policy::PrefixAffinity => "prefix_affinity",
+            Policy::Lmetric => "lmetric",
+            Policy::CacheAware => "cache_aware",
+            Policy::Preble => "preble",
+            Policy::Dynamo => "dynamo",
+            Policy::LlmD => "llm_d",
         }
     }
 }
@@ -317,6 +364,8 @@ pub struct Tenant {
     pub in_flight_max: Option<u64>,
     /// Names of pools that it may use; `["*"]`: all.
     pub pools: Vec<String>,
+    /// It may choose a routing policy for a request by the field `x-gateway-policy`.
+    pub may_choose_policy: bool,
 }
 
 impl Tenant {

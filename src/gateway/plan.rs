@@ -11,6 +11,7 @@ use super::ticket::Ticket;
 use crate::http1::{Method, RequestHead, Version, write};
 use crate::openai::{Call, Edits, Endpoint};
 use crate::replicas::{Pool, Replica, Served};
+use crate::routing::Policy;
 
 /// Tokens that a request without a limit may take, for its time limit only.
 const OUTPUT_TOKENS_DEFAULT: u64 = 1_000;
@@ -30,13 +31,15 @@ pub(super) struct Plan<'p> {
     pub served: Served,
     pub pool: Arc<Pool>,
     pub published: &'p Published,
+    /// How its replica is chosen.
+    pub policy: Policy,
 }
 
 impl<'p> Plan<'p> {
     pub(super) fn new(
         client: &Client,
         head: &RequestHead,
-        (endpoint, call): (Endpoint, &Call),
+        (endpoint, call, policy): (Endpoint, &Call, Policy),
         edits: Edits,
         body: Body,
         served: Served,
@@ -60,6 +63,7 @@ impl<'p> Plan<'p> {
             pool: Arc::clone(pool),
             served,
             published,
+            policy,
         })
     }
 

@@ -21,6 +21,7 @@ use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::{Fleet, probe};
 use crate::runtime::affinity;
+use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
 use crate::usage::UsageWriter;
@@ -74,7 +75,7 @@ impl Gateway {
             log.warn("usage.path is \"none\": no usage records are kept");
         }
         let models = models::load(&config, &log)?;
-        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, None));
+        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, None, clock::now_ms()));
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(|e| format!("cannot start a thread: {e}"))?;
         let readers = Side::start(cpus.len(), || ());

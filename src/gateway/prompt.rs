@@ -178,7 +178,7 @@ fn unix_s() -> i64 {
 /// Without a tokenizer: tokens by the bytes of the text, and chunks of the text itself.
 fn estimate(asked: &Asked<'_>, body: &[u8]) -> Prompt {
     let call = asked.call;
-    let tokens = asked.pool.prompts.estimate(call.text_bytes as u64);
+    let tokens = asked.pool.state.prompts.estimate(call.text_bytes as u64);
     let mut root = asked.root(body);
     for whole in [call.tools_span, call.system_span].into_iter().flatten() {
         root = root.behind(whole.of(body));
@@ -236,7 +236,7 @@ pub(super) fn room(asked: &Asked<'_>, prompt: &Prompt) -> Option<u64> {
         && asked.call.output_tokens_max().is_none()
         && prompt.basis == Basis::Exact;
     // Where the engine counts otherwise, what we fill in may be more than it takes.
-    let open = open && !asked.pool.prompts.is_doubtful();
+    let open = open && !asked.pool.state.prompts.is_doubtful();
     let context = asked.served.context_tokens.filter(|_| open)?;
     Some(context.saturating_sub(prompt.longest))
 }

@@ -27,7 +27,7 @@ pub(super) struct Published {
     pub timeouts: Timeouts,
     /// Retry limits.
     pub retry: Retry,
-    /// How a pool chooses.
+    /// How a pool chooses, unless a caller that may has asked for another way.
     pub policy: Policy,
     /// Largest request body in bytes.
     pub body_bytes_max: usize,
@@ -41,7 +41,6 @@ impl Published {
     /// From a configuration and the fleet built from it.
     #[must_use]
     pub(super) fn new(config: Arc<Config>, fleet: Arc<Fleet>) -> Published {
-        use crate::config::Policy as Asked;
         Published {
             fleet,
             keys: KeyTable::new(&config.tenants),
@@ -51,11 +50,7 @@ impl Published {
             },
             timeouts: config.timeouts,
             retry: config.retry,
-            policy: match config.routing.policy.runs_as() {
-                Asked::RoundRobin => Policy::RoundRobin,
-                Asked::LeastRequests => Policy::LeastRequests,
-                _ => Policy::P2c,
-            },
+            policy: Policy::of_name(config.routing.policy.name()).unwrap_or_default(),
             body_bytes_max: config.server.body_bytes_max,
             half_close_allowed: config.server.half_close == HalfClose::Allow,
             config,
@@ -67,6 +62,18 @@ impl Published {
     /// The caller's name.
     pub(super) fn tenant(&self, caller: TenantRef) -> Arc<str> {
         self.tenants.get(caller.index).map_or_else(|| OPEN_TENANT.into(), Arc::clone)
+    }
+
+    /// The policy for a request whose field `x-gateway-policy` is `asked`; `None`: the caller may
+    /// choose, and there is no policy of that name.
+    pub(super) fn policy(&self, caller: TenantRef, asked: Option<&[u8]>) -> Option<Policy> {
+        let tenant = || self.config.tenants.get(caller.index);
+        let may =
+            self.config.routing.policy_header || tenant().is_some_and(|t| t.may_choose_policy);
+        match asked.filter(|_| may) {
+            None => Some(self.policy),
+            Some(name) => Policy::of_name(std::str::from_utf8(name).ok()?),
+        }
     }
 
     /// May the caller use the pool of that name?
@@ -94,4 +101,18 @@ pub(super) struct Shared {
     pub log: Log,
     /// Drain and stop.
     pub flags: Arc<Flags>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn configuration_and_routing_name_the_same_policies() {
+        let names = config::Policy::ALL.map(config::Policy::name);
+        assert_eq!(names.len(), Policy::ALL.len());
+        assert!(names.iter().all(|name| Policy::of_name(name).is_some()), "{names:?}");
+        assert_eq!(Policy::default().name(), names[0]);
+    }
 }

@@ -405,7 +405,7 @@ impl Ticket<'_> {
     /// Holds our count of the prompt against the engine's, and learns from it.
     fn check_count(&self, endpoint: Endpoint, engines: u64) {
         let (Some(call), Some(prompt)) = (&self.call, &self.prompt) else { return };
-        let standing = &call.pool.prompts;
+        let standing = &call.pool.state.prompts;
         standing.learn(call.text_bytes, engines);
         if prompt.basis != Basis::Exact {
             return;

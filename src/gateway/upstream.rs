@@ -18,7 +18,7 @@ use super::plan::Plan;
 use super::reply::Failure;
 use super::ticket::{CALLERS_LIMIT, Ticket};
 use crate::net::{self, Stream};
-use crate::replicas::{Failure as ReplicaFailure, Pool, Replica, Served};
+use crate::replicas::{Failure as ReplicaFailure, Lane, Pool, Replica, Served};
 use crate::routing::{Candidate, Decision, FleetView};
 
 /// The limit on connecting.
@@ -34,18 +34,18 @@ struct View<'v> {
 
 impl FleetView for View<'_> {
     fn len(&self) -> usize {
-        self.pool.replicas.len()
+        self.pool.lanes.len()
     }
 
     fn candidate(&self, index: usize) -> Candidate {
-        let Some(replica) = self.pool.replicas.get(index) else {
+        let Some(lane) = self.pool.lanes.get(index) else {
             return Candidate { eligible: false, ..Candidate::default() };
         };
         Candidate {
-            eligible: self.eligible(index, replica),
-            load_tokens: replica.ledger.tokens(),
-            requests: replica.ledger.requests(),
-            weight: replica.weight,
+            eligible: self.eligible(index, lane),
+            load_tokens: lane.ledger.tokens(),
+            requests: lane.ledger.requests(),
+            weight: lane.replica.weight,
             ..Candidate::default()
         }
     }
@@ -61,9 +61,10 @@ impl<'v> View<'v> {
         }
     }
 
-    fn eligible(&self, index: usize, replica: &Replica) -> bool {
+    fn eligible(&self, index: usize, lane: &Lane) -> bool {
+        let replica = &lane.replica;
         !self.tried.contains(&index)
-            && self.served.holds(index)
+            && self.served.holds(lane.member)
             && replica.addr.load().is_some()
             && replica.health.eligible(self.now_ms)
     }
@@ -119,17 +120,18 @@ async fn attempts(
             failed = Some(why);
         }
         let view = View::new(core, plan, ticket);
-        let Decision::Pick(pick) = core.pick(plan.published.policy, &view) else {
+        let Decision::Pick(pick) = core.pick(plan.policy, &view) else {
             return Err(failed.take().map_or(Failure::NoHealthyReplica, given_up));
         };
-        let Some(replica) = plan.pool.replicas.get(pick.replica) else {
+        let Some(lane) = plan.pool.lanes.get(pick.replica) else {
             return Err(Failure::NoHealthyReplica);
         };
+        let replica = &lane.replica;
         if failed.take().is_some() {
             core.metrics.retries.inc();
         }
         ticket.attempt(pick.replica, replica);
-        match attempt(core, client, plan, ticket, replica).await {
+        match attempt(core, client, plan, ticket, lane).await {
             Ok(begun) => {
                 for replica in std::mem::take(&mut ticket.erred) {
                     let reason = "it failed what another replica served";
@@ -183,11 +185,12 @@ async fn attempt(
     client: &mut Client,
     plan: &Plan<'_>,
     ticket: &mut Ticket<'_>,
-    replica: &Arc<Replica>,
+    lane: &Lane,
 ) -> Result<(Exchange, Begun), Attempt> {
+    let replica = &lane.replica;
     replica.health.start(core.sweep.now_ms());
     let now_ms = core.sweep.now_ms();
-    let entry = replica.ledger.enter(core.index, &ticket.dispatch(), now_ms);
+    let entry = lane.ledger.enter(core.index, &ticket.dispatch(), now_ms);
     let mut reused = core.idle.take(replica.key, core.sweep.now_ms());
     loop {
         let was_reused = reused.is_some();

@@ -10,8 +10,14 @@ mod health;
 mod in_use;
 mod learn;
 mod ledger;
+mod pool;
 pub mod probe;
+mod replica;
+mod signals;
 
-pub use fleet::{Fleet, Pool, Replica, Served, Unresolved};
+pub use fleet::{Fleet, Served, Unresolved};
 pub use health::{Failure, Health, State};
 pub use ledger::{Dispatch, InFlight, Ledger, Sums};
+pub use pool::{LANES_MAX, Lane, Pool, PoolState, Slot};
+pub use replica::Replica;
+pub use signals::{Gauges, Load, RANKS_MAX, Signals};

@@ -6,7 +6,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -15,8 +14,9 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::fleet::{Pool, Replica};
 use super::learn;
+use super::pool::Pool;
+use super::replica::Replica;
 use crate::openai::models::{self, Entry};
 
 /// Between two probes of one replica. vLLM answers `/health` from its one event loop: gently.
@@ -97,17 +97,17 @@ async fn facts(at: &Target<'_>) {
     if let Some((200, page)) = at.get("/metrics").await
         && let Some(tokens) = learn::block_tokens(&page)
     {
-        at.replica.block_tokens.store(tokens, Relaxed);
+        at.replica.signals.set_block_tokens(tokens);
     }
     // One sample of the vocabulary, so that the first prompts are not priced by a rule of thumb.
-    if at.pool.prompts.has_learned() {
+    if at.pool.state.prompts.has_learned() {
         return;
     }
     let asked = serde_json::json!({"prompt": learn::SAMPLE}).to_string();
     if let Some((200, answer)) = at.post("/tokenize", asked).await
         && let Some(tokens) = learn::token_count(&answer)
     {
-        at.pool.prompts.learn(learn::SAMPLE.len() as u64, tokens);
+        at.pool.state.prompts.learn(learn::SAMPLE.len() as u64, tokens);
     }
 }
 

@@ -1,0 +1,268 @@
+//! A pool: replicas that serve the same base model. Immutable; a change of its members makes a new
+//! one, while its [`PoolState`] lives on.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::ledger::Ledger;
+use super::replica::Replica;
+use super::signals::RANKS_MAX;
+use crate::config;
+use crate::prompt::model::Model;
+use crate::prompt::standing::Standing;
+
+/// A lane's number in its pool; stable while it lives.
+pub type Slot = u16;
+
+/// Lanes that a pool can have: a bound of sanity, far over any fleet that is one pool.
+pub const LANES_MAX: usize = 8_192;
+/// A slot that was given up is not given out again for so long, so that a request which still
+/// holds an older pool cannot credit a newcomer with what the former owner holds.
+const SLOT_REST_MS: u64 = 60_000;
+
+/// What can be sent a request: a replica, or one of its data-parallel ranks.
+#[derive(Clone)]
+pub struct Lane {
+    /// The server.
+    pub replica: Arc<Replica>,
+    /// Its index in [`Pool::replicas`].
+    pub member: usize,
+    /// The rank to ask for (`X-data-parallel-rank`); `None` without data parallelism.
+    pub rank: Option<u32>,
+    /// Its number for the prefix index.
+    pub slot: Slot,
+    /// What we have in flight there.
+    pub ledger: Arc<Ledger>,
+}
+
+/// Replicas that serve the same base model.
+pub struct Pool {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its replicas, draining ones too; an index here is a [`Lane::member`].
+    pub replicas: Vec<Arc<Replica>>,
+    /// What a request is sent to; an index here is what routing picks.
+    pub lanes: Vec<Lane>,
+    /// What outlives a change of members.
+    pub state: Arc<PoolState>,
+    /// Configured key for its replicas.
+    pub api_key: Option<config::Secret>,
+    /// Prices for usage records.
+    pub price: Option<config::Price>,
+    /// Tokenizer and template, when configured.
+    pub(super) model: Option<Arc<Model>>,
+    /// Configured tokens in a block of the KV cache.
+    pub(super) block_tokens: Option<u32>,
+}
+
+impl Pool {
+    /// The same pool with these members. Whoever was one under the same id and address stays who
+    /// it is.
+    #[must_use]
+    pub(super) fn with_members(&self, members: &[config::Replica], now_ms: u64) -> Pool {
+        let replica = |listed: &config::Replica| {
+            let kept = self.replicas.iter().find(|replica| replica.is(listed));
+            kept.map_or_else(|| Arc::new(Replica::new(listed)), Arc::clone)
+        };
+        let replicas: Vec<_> = members.iter().map(replica).collect();
+        Pool {
+            name: Arc::clone(&self.name),
+            lanes: self.state.lanes(&replicas, now_ms),
+            replicas,
+            state: Arc::clone(&self.state),
+            api_key: self.api_key.clone(),
+            price: self.price,
+            model: self.model.clone(),
+            block_tokens: self.block_tokens,
+        }
+    }
+
+    /// How its prompts are counted: `exact`, `estimate`, or `fell_back` to estimates.
+    #[must_use]
+    pub fn prompt_mode(&self) -> &'static str {
+        match &self.model {
+            None => "estimate",
+            Some(_) if self.state.prompts.fell_back() => "fell_back",
+            Some(_) => "exact",
+        }
+    }
+
+    /// What turns its prompts into the engine's tokens, as long as its counts can be trusted.
+    #[must_use]
+    pub fn model(&self) -> Option<&Arc<Model>> {
+        self.model.as_ref().filter(|_| !self.state.prompts.fell_back())
+    }
+
+    /// A hash of its chat template, for logs; 0 without one.
+    #[must_use]
+    pub fn template_digest(&self) -> u64 {
+        self.model.as_ref().map_or(0, |model| model.template_digest())
+    }
+
+    /// Bytes of its tokenizer's tables, shared with pools that name the same; 0 without one.
+    #[must_use]
+    pub fn tokenizer_bytes(&self) -> usize {
+        self.model.as_ref().map_or(0, |model| model.tokenizer().bytes())
+    }
+
+    /// Tokens in a block of its replicas' KV cache, as configured or learned; 0 = not known, or
+    /// the replicas differ, so that no block of one is a block of another.
+    #[must_use]
+    pub fn block_tokens(&self) -> u32 {
+        if let Some(configured) = self.block_tokens {
+            return configured;
+        }
+        let learned = self.replicas.iter().map(|r| r.signals.block_tokens());
+        let mut learned = learned.filter(|tokens| *tokens != 0);
+        let first = learned.next().unwrap_or(0);
+        if learned.all(|tokens| tokens == first) { first } else { 0 }
+    }
+
+    /// Requests and tokens that we have in flight at a replica, over its lanes.
+    #[must_use]
+    pub fn in_flight(&self, replica: &Replica) -> (u64, u64) {
+        let lanes = self.lanes.iter().filter(|lane| lane.replica.key == replica.key);
+        lanes.fold((0, 0), |(requests, tokens), lane| {
+            let (more, heavier) = (lane.ledger.requests(), lane.ledger.tokens());
+            (requests.wrapping_add(more), tokens.wrapping_add(heavier))
+        })
+    }
+}
+
+/// What of a pool outlives a change of its members.
+pub struct PoolState {
+    /// How far counts of its prompts can be trusted.
+    pub prompts: Standing,
+    cores: usize,
+    seats: Mutex<Seats>,
+}
+
+/// Which replica and rank has which slot and ledger.
+#[derive(Default)]
+struct Seats {
+    taken: HashMap<(usize, u32), (Slot, Arc<Ledger>)>,
+    /// Given up, with the time since when; the oldest first.
+    resting: VecDeque<(Slot, u64)>,
+    /// Slots below were given out once.
+    next: Slot,
+}
+
+impl PoolState {
+    /// The state of a new pool whose lanes `cores` cores write.
+    #[must_use]
+    pub fn new(cores: usize) -> PoolState {
+        PoolState { prompts: Standing::default(), cores, seats: Mutex::default() }
+    }
+
+    /// The lanes of `replicas`: who had one keeps its slot and ledger.
+    fn lanes(&self, replicas: &[Arc<Replica>], now_ms: u64) -> Vec<Lane> {
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted: Vec<_> = replicas.iter().enumerate().flat_map(ranks).collect();
+        let keys = wanted.iter().map(|(_, replica, rank)| (replica.key, rank.unwrap_or(0)));
+        let keys: HashSet<_> = keys.collect();
+        let Seats { taken, resting, .. } = &mut *seats;
+        taken.retain(|key, (slot, _)| {
+            let stays = keys.contains(key);
+            if !stays {
+                resting.push_back((*slot, now_ms));
+            }
+            stays
+        });
+        let lanes = wanted.into_iter().filter_map(|(member, replica, rank)| {
+            // The first rank takes over from the server as a whole when ranks become known.
+            let (slot, ledger) =
+                seats.seat((replica.key, rank.unwrap_or(0)), self.cores, now_ms)?;
+            Some(Lane { replica: Arc::clone(replica), member, rank, slot, ledger })
+        });
+        lanes.collect()
+    }
+}
+
+/// The lanes that a replica has, by rank.
+fn ranks<'r>(
+    (member, replica): (usize, &'r Arc<Replica>),
+) -> impl Iterator<Item = (usize, &'r Arc<Replica>, Option<u32>)> {
+    let ranks = replica.signals.ranks();
+    let apart = (2..=RANKS_MAX as u32).contains(&ranks);
+    let count = if apart { ranks } else { 1 };
+    (0..count).map(move |rank| (member, replica, apart.then_some(rank)))
+}
+
+impl Seats {
+    fn seat(
+        &mut self,
+        key: (usize, u32),
+        cores: usize,
+        now_ms: u64,
+    ) -> Option<(Slot, Arc<Ledger>)> {
+        if let Some((slot, ledger)) = self.taken.get(&key) {
+            return Some((*slot, Arc::clone(ledger)));
+        }
+        let slot = self.free_slot(now_ms)?;
+        let ledger = Arc::new(Ledger::new(cores));
+        self.taken.insert(key, (slot, Arc::clone(&ledger)));
+        Some((slot, ledger))
+    }
+
+    fn free_slot(&mut self, now_ms: u64) -> Option<Slot> {
+        let rested = |(_, since): &(Slot, u64)| now_ms.saturating_sub(*since) >= SLOT_REST_MS;
+        if self.resting.front().is_some_and(rested) {
+            return self.resting.pop_front().map(|(slot, _)| slot);
+        }
+        if usize::from(self.next) < LANES_MAX {
+            self.next = self.next.saturating_add(1);
+            return Some(self.next.saturating_sub(1));
+        }
+        self.resting.pop_front().map(|(slot, _)| slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(id: &str) -> Arc<Replica> {
+        let listed = config::Replica {
+            url: format!("http://{id}:1"),
+            host: id.to_owned(),
+            port: 1,
+            id: id.to_owned(),
+            zone: None,
+            weight: 1.0,
+        };
+        Arc::new(Replica::new(&listed))
+    }
+
+    fn slots(state: &PoolState, replicas: &[Arc<Replica>], now_ms: u64) -> Vec<Slot> {
+        state.lanes(replicas, now_ms).iter().map(|lane| lane.slot).collect()
+    }
+
+    #[test]
+    fn who_stays_keeps_slot_and_ledger_and_a_freed_slot_rests() {
+        let state = PoolState::new(1);
+        let all = [replica("a"), replica("b"), replica("c")];
+        let before = state.lanes(&all, 0);
+        assert_eq!(slots(&state, &all, 0), [0, 1, 2]);
+        let _entry = before[2].ledger.enter(0, 50);
+        let after = state.lanes(&all[2..], 1_000);
+        assert_eq!((after[0].slot, after[0].member, after[0].ledger.tokens()), (2, 0, 50));
+        let (d, e) = (replica("d"), replica("e"));
+        assert_eq!(slots(&state, &[Arc::clone(&all[2]), Arc::clone(&d)], 2_000), [2, 3]);
+        let three = [Arc::clone(&all[2]), d, e];
+        assert_eq!(slots(&state, &three, 1_000 + SLOT_REST_MS), [2, 3, 0]);
+    }
+
+    #[test]
+    fn each_rank_has_a_lane_and_the_first_takes_over() {
+        let state = PoolState::new(1);
+        let one = [replica("a")];
+        let whole = state.lanes(&one, 0);
+        let _entry = whole[0].ledger.enter(0, 9);
+        one[0].signals.set_ranks(2);
+        let lanes = state.lanes(&one, 1);
+        let shown: Vec<_> = lanes.iter().map(|l| (l.rank, l.slot, l.ledger.tokens())).collect();
+        assert_eq!(shown, [(Some(0), 0, 9), (Some(1), 1, 0)]);
+        one[0].signals.set_ranks(RANKS_MAX as u32 + 1);
+        assert_eq!(state.lanes(&one, 2)[0].rank, None);
+    }
+}
