@@ -145,7 +145,6 @@ impl Reader<'_> {
             gateway: self.u64()?,
             number: self.u64()?,
             sent_us: self.u64()?,
-            leaving: self.array::<1>()? != [0],
             block_tokens: self.u32()?,
             pool: self.name()?,
         })

@@ -137,7 +137,6 @@ impl Encoder {
         for n in [head.gateway, head.number, head.sent_us] {
             out.extend_from_slice(&n.to_le_bytes());
         }
-        out.push(u8::from(head.leaving));
         out.extend_from_slice(&head.block_tokens.to_le_bytes());
         out.extend_from_slice(&length.to_le_bytes());
         out.extend_from_slice(pool);

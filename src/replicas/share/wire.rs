@@ -6,7 +6,7 @@
 //! then these". All numbers are little-endian:
 //!
 //! ```text
-//! "xps" version:u8  gateway:u64 number:u64 sent_us:u64 leaving:u8 block_tokens:u32 pool:name
+//! "xps" version:u8  gateway:u64 number:u64 sent_us:u64 block_tokens:u32 pool:name
 //! lanes:u16  x (replica:name rank:u32, u32::MAX = none)
 //! sums:u16   x (lane:u16, 7 x u32, prefill_ms:f32)
 //! chains:u16 x (lane:u16 head:u16 shared:u32 tail:u32, tail x u128)      name = length:u16, UTF-8
@@ -31,7 +31,7 @@ pub const CHAINS_MAX: usize = 8_192;
 /// Most blocks of all chains of a batch, heads included: what a receiver must walk.
 pub const BLOCKS_MAX: usize = 1 << 19;
 /// Most lanes of a batch.
-pub const LANES_MAX: usize = 4_096;
+pub const LANES_MAX: usize = 8_192;
 /// Most bytes of a pool's or replica's name.
 pub const NAME_BYTES_MAX: usize = 512;
 
@@ -46,7 +46,7 @@ pub(super) const LANE_BYTES: usize = 2 + 4;
 /// Lane, seven numbers, prefill time.
 pub(super) const SUMS_BYTES: usize = 2 + 7 * 4 + 4;
 /// All but the pool's name and the counted sections.
-pub(super) const HEAD_BYTES: usize = 4 + 3 * 8 + 1 + 4 + 2 + 3 * 2;
+pub(super) const HEAD_BYTES: usize = 4 + 3 * 8 + 4 + 2 + 3 * 2;
 
 /// Where work runs, by names that every gateway knows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,8 +66,6 @@ pub struct Head {
     pub number: u64,
     /// The sender's own clock; it means something to the sender only, when its batch comes back.
     pub sent_us: u64,
-    /// The sender stops: its sums count no more.
-    pub leaving: bool,
     /// Tokens in a block of the hashes; 0 = chunks of text.
     pub block_tokens: u32,
     /// Name of the pool.
