@@ -169,6 +169,7 @@ impl<'t> Ticket<'t> {
         Dispatch {
             prompt_tokens: self.prompt.as_ref().map_or(0, |prompt| prompt.tokens),
             output_tokens: self.output_tokens,
+            sequences: 1,
             ..Dispatch::default()
         }
     }

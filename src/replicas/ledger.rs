@@ -30,7 +30,7 @@ pub struct Sums {
     pub pending_tokens: u64,
     /// Requests without a first token.
     pub pending_requests: u64,
-    /// Requests past their first token.
+    /// Sequences of requests past their first token.
     pub decodes: u64,
     /// KV tokens that these read at each step: their prompts and half of their expected answers.
     pub decode_kv_tokens: u64,
@@ -159,7 +159,7 @@ struct Remote {
 pub struct Ledger {
     lines: Box<[Line]>,
     remote: Remote,
-    /// Adapters of the requests in flight.
+    /// Adapters of its requests.
     adapters: InUse,
 }
 
@@ -172,6 +172,8 @@ pub struct Dispatch {
     pub cached_tokens: u64,
     /// Output tokens that it is expected to make, over all its sequences.
     pub output_tokens: u64,
+    /// Sequences that will decode, 1 for most.
+    pub sequences: u64,
     /// GPU time of its prefill, in ms.
     pub prefill_ms: f64,
     /// A hash of the adapter that it asks for, not 0.
@@ -249,10 +251,11 @@ impl Ledger {
         self.adapters.different()
     }
 
-    /// Has this gateway a request of this adapter in flight?
+    /// Is the adapter with this hash likely to have one of the engine's `slots`, by what this
+    /// gateway has sent there?
     #[must_use]
-    pub fn uses(&self, adapter: u64) -> bool {
-        self.adapters.holds(adapter)
+    pub fn has_adapter(&self, adapter: u64, slots: u32, now_ms: u64) -> bool {
+        self.adapters.resident(adapter, slots, now_ms)
     }
 
     /// Enters a request on `core`'s line until the guard is dropped on that core.
@@ -265,8 +268,9 @@ impl Ledger {
             pending_tokens: uncached,
             kv_tokens: entry.prompt_tokens.saturating_add(half),
             held_tokens: uncached.saturating_add(half),
+            sequences: entry.sequences,
             phase: Phase::Prefill,
-            adapter: entry.adapter.and_then(|adapter| self.adapters.enter(adapter)),
+            adapter: entry.adapter.and_then(|adapter| self.adapters.enter(adapter, now_ms)),
             core,
             ledger: Arc::clone(self),
         };
@@ -302,6 +306,7 @@ pub struct InFlight {
     pending_tokens: u64,
     kv_tokens: u64,
     held_tokens: u64,
+    sequences: u64,
     /// Its place among the adapters in use.
     adapter: Option<usize>,
 }
@@ -316,7 +321,7 @@ impl InFlight {
         if let Some(line) = self.ledger.lines.get(self.core) {
             take(&line.pending_requests, 1);
             take(&line.pending_tokens, self.pending_tokens);
-            add(&line.decodes, 1);
+            add(&line.decodes, self.sequences);
             add(&line.decode_kv_tokens, self.kv_tokens);
         }
     }
@@ -343,7 +348,7 @@ impl Drop for InFlight {
                 take(&line.pending_tokens, self.pending_tokens);
             }
             Phase::Decode => {
-                take(&line.decodes, 1);
+                take(&line.decodes, self.sequences);
                 take(&line.decode_kv_tokens, self.kv_tokens);
             }
         }

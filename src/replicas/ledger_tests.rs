@@ -7,6 +7,7 @@ fn entry(prompt: u64, cached: u64, output: u64) -> Dispatch {
         prompt_tokens: prompt,
         cached_tokens: cached,
         output_tokens: output,
+        sequences: 1,
         prefill_ms: 0.0,
         adapter: None,
     }
@@ -113,9 +114,9 @@ fn adapters_in_flight_are_counted_once_each() {
     let (a, b) = (1 << 40, 2 << 40);
     let held = [ledger.enter(0, &of(a), 0), ledger.enter(1, &of(a), 0), ledger.enter(0, &of(b), 0)];
     assert_eq!(ledger.adapters(), 2);
-    assert!(ledger.uses(a) && !ledger.uses(3 << 40));
+    assert!(ledger.has_adapter(a, 2, 0) && !ledger.has_adapter(3 << 40, 2, 0));
     drop(held);
-    assert_eq!((ledger.adapters(), ledger.uses(a)), (0, false));
+    assert_eq!(ledger.adapters(), 0);
 }
 
 /// A million requests of four cores over sixteen lanes: some end well, some are aborted before or
@@ -141,6 +142,7 @@ fn a_million_requests_with_every_end_leave_every_entry_at_zero() {
                             prompt_tokens: rng.u64(..40_000),
                             cached_tokens: rng.u64(..40_000),
                             output_tokens: rng.u64(..1_000),
+                            sequences: rng.u64(1..4),
                             prefill_ms: rng.f64() * 100.0,
                             adapter: rng.bool().then(|| rng.u64(1..60) << 32),
                         };
