@@ -8,6 +8,7 @@ use super::exposition::Page;
 use super::prompts::prompts;
 use super::server::View;
 use super::shard::{Phase, PoolCells, Shard, Stage};
+use super::share::share;
 use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
 use crate::runtime::clock;
 
@@ -24,6 +25,7 @@ pub(super) fn page(view: &View) -> String {
     gateway(&mut page, view);
     fleet(&mut page, view);
     prompts(&mut page, view);
+    share(&mut page, view);
     usage(&mut page, view);
     page.into_text()
 }

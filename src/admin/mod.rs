@@ -8,6 +8,7 @@ mod metrics;
 mod prompts;
 mod server;
 mod shard;
+mod share;
 mod status;
 
 pub use server::{Flags, View, serve};

@@ -9,6 +9,7 @@ use crate::config::{Config, HalfClose, Retry, Timeouts};
 use crate::net::Driver;
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::Fleet;
+use crate::replicas::share::Stats;
 use crate::routing::Policy;
 use crate::runtime::log::Log;
 use crate::runtime::snapshot::Snapshot;
@@ -97,6 +98,8 @@ pub(super) struct Shared {
     pub side: Side<SegmentCache>,
     /// Threads that read such bodies and write such lists.
     pub readers: Side<()>,
+    /// What became of sharing with other gateways.
+    pub share: Arc<Stats>,
     /// Where log lines go.
     pub log: Log,
     /// Drain and stop.

@@ -13,11 +13,12 @@ mod ledger;
 mod pool;
 pub mod probe;
 mod replica;
+pub mod share;
 mod signals;
 
 pub use fleet::{Fleet, Served, Unresolved};
 pub use health::{Failure, Health, State};
 pub use ledger::{Dispatch, InFlight, Ledger, Sums};
-pub use pool::{LANES_MAX, Lane, Pool, PoolState, Slot};
+pub use pool::{LANES_MAX, Lane, Pool, PoolState};
 pub use replica::Replica;
 pub use signals::{Gauges, Load, RANKS_MAX, Signals};

@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::ledger::Ledger;
 use super::replica::Replica;
+use super::share::Outbox;
 use super::signals::RANKS_MAX;
 use crate::config;
+use crate::prefix::{Index, Limits, Slot};
 use crate::prompt::model::Model;
 use crate::prompt::standing::Standing;
-
-/// A lane's number in its pool; stable while it lives.
-pub type Slot = u16;
 
 /// Lanes that a pool can have: a bound of sanity, far over any fleet that is one pool.
 pub const LANES_MAX: usize = 8_192;
@@ -133,6 +132,10 @@ impl Pool {
 pub struct PoolState {
     /// How far counts of its prompts can be trusted.
     pub prompts: Standing,
+    /// Which lane holds which blocks.
+    pub index: Index,
+    /// What other gateways are told of its dispatches.
+    pub outbox: Outbox,
     cores: usize,
     seats: Mutex<Seats>,
 }
@@ -151,7 +154,13 @@ impl PoolState {
     /// The state of a new pool whose lanes `cores` cores write.
     #[must_use]
     pub fn new(cores: usize) -> PoolState {
-        PoolState { prompts: Standing::default(), cores, seats: Mutex::default() }
+        PoolState {
+            prompts: Standing::default(),
+            index: Index::new(Limits::default()),
+            outbox: Outbox::default(),
+            cores,
+            seats: Mutex::default(),
+        }
     }
 
     /// The lanes of `replicas`: who had one keeps its slot and ledger.

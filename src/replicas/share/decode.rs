@@ -59,6 +59,12 @@ impl Batch {
         Ok(Batch { head, lanes, sums, chains, bytes })
     }
 
+    /// Bytes that it takes up.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Number of chains.
     #[must_use]
     pub fn chains(&self) -> usize {

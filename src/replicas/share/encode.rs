@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use super::wire::{
-    BATCH_BYTES_MAX, BLOCKS_MAX, CHAIN_BLOCKS_MAX, CHAIN_BYTES, CHAINS_MAX, HASH_BYTES,
-    HEAD_BYTES, Head, LANE_BYTES, LANES_MAX, LaneName, MAGIC, NAME_BYTES_MAX, NO_RANK, SUMS_BYTES,
-    VERSION, numbers,
+    BATCH_BYTES_MAX, BLOCKS_MAX, CHAIN_BLOCKS_MAX, CHAIN_BYTES, CHAINS_MAX, HASH_BYTES, HEAD_BYTES,
+    Head, LANE_BYTES, LANES_MAX, LaneName, MAGIC, NAME_BYTES_MAX, NO_RANK, SUMS_BYTES, VERSION,
+    numbers,
 };
 use crate::prompt::blocks::BlockHash;
 use crate::replicas::ledger::Sums;
@@ -129,7 +129,8 @@ impl Encoder {
     #[must_use]
     pub fn finish(self, head: &Head) -> Option<Vec<u8>> {
         let pool = head.pool.as_bytes();
-        let length = u16::try_from(pool.len()).ok().filter(|n| usize::from(*n) <= NAME_BYTES_MAX)?;
+        let length =
+            u16::try_from(pool.len()).ok().filter(|n| usize::from(*n) <= NAME_BYTES_MAX)?;
         let parts = self.lanes.bytes.len() + self.sums.bytes.len() + self.chains.bytes.len();
         let mut out = Vec::with_capacity(64 + pool.len() + parts);
         out.extend_from_slice(&MAGIC);

@@ -74,10 +74,10 @@ impl Outbox {
         Some(taken)
     }
 
-    /// How many were pushed out since it was made.
+    /// How many were pushed out since this was last asked.
     #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Relaxed)
+    pub fn take_dropped(&self) -> u64 {
+        self.dropped.swap(0, Relaxed)
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
         outbox.dispatched(2, &[]);
         outbox.dispatched(3, &[8, 9]);
         assert_eq!(taken(&outbox), [(3, 2, 8)]);
-        assert_eq!(outbox.dropped(), 0);
+        assert_eq!(outbox.take_dropped(), 0);
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
             outbox.dispatched(0, &[n]);
         }
         let kept = taken(&outbox);
-        assert_eq!((kept.len(), kept[0].2, outbox.dropped()), (ENTRIES_MAX, 10, 10));
+        assert_eq!((kept.len(), kept[0].2, outbox.take_dropped()), (ENTRIES_MAX, 10, 10));
     }
 
     #[test]
@@ -120,7 +120,10 @@ mod tests {
             outbox.dispatched(0, &vec![n; 2 * CHAIN_BLOCKS_MAX]);
         }
         let kept = taken(&outbox);
-        assert_eq!((kept.len(), kept[0], outbox.dropped()), (most, (0, CHAIN_BLOCKS_MAX, 3), 3));
+        assert_eq!(
+            (kept.len(), kept[0], outbox.take_dropped()),
+            (most, (0, CHAIN_BLOCKS_MAX, 3), 3)
+        );
         outbox.dispatched(0, &[1]);
         assert_eq!(taken(&outbox).len(), 1, "what is taken or dropped makes room");
     }

@@ -5,17 +5,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::decode::Batch;
+use crate::prefix::Slot;
 use crate::replicas::ledger::Sums;
-use crate::replicas::pool::{Pool, Slot};
+use crate::replicas::pool::Pool;
 
 /// A gateway that was silent for so long counts no more, as the ledgers see it too.
-pub const SILENT_MS_MAX: u64 = 1_000;
+pub(super) const SILENT_MS_MAX: u64 = 1_000;
 /// Gateways that are listened to; a ledger keeps as many.
-pub const PEERS_MAX: usize = 64;
+pub(super) const PEERS_MAX: usize = 64;
 
 /// The other gateways.
 #[derive(Default)]
-pub struct Peers(Vec<Option<Peer>>);
+pub(super) struct Peers(Vec<Option<Peer>>);
 
 struct Peer {
     gateway: u64,
@@ -28,7 +29,7 @@ struct Peer {
 
 /// What a batch's number says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub(super) enum Heard {
     /// It is newer than all before; the sender's number for the ledgers.
     News(usize),
     /// It was overtaken by a newer one.
@@ -40,12 +41,12 @@ pub enum Heard {
 impl Peers {
     /// Gateways that were heard of lately.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.0.iter().flatten().count()
     }
 
     /// Forgets who is silent, so that others may have their numbers.
-    pub fn forget_silent(&mut self, now_ms: u64) {
+    pub(super) fn forget_silent(&mut self, now_ms: u64) {
         for place in &mut self.0 {
             let silent = |peer: &Peer| now_ms.saturating_sub(peer.heard_ms) > SILENT_MS_MAX;
             if place.as_ref().is_some_and(silent) {
@@ -55,7 +56,7 @@ impl Peers {
     }
 
     /// A gateway has sent its batch `number`.
-    pub fn heard(&mut self, gateway: u64, number: u64, now_ms: u64) -> Heard {
+    pub(super) fn heard(&mut self, gateway: u64, number: u64, now_ms: u64) -> Heard {
         let mut free = None;
         for (n, place) in self.0.iter_mut().enumerate() {
             match place {
@@ -84,7 +85,7 @@ impl Peers {
     }
 
     /// Writes what gateway `n` has in flight into the ledgers of `pool`.
-    pub fn report(&mut self, n: usize, pool: &Pool, batch: &Batch, now_ms: u64) {
+    pub(super) fn report(&mut self, n: usize, pool: &Pool, batch: &Batch, now_ms: u64) {
         let Some(Some(peer)) = self.0.get_mut(n) else { return };
         let told = batch.sums.iter().filter_map(|(lane, sums)| {
             let name = batch.lanes.get(*lane)?;
