@@ -69,6 +69,10 @@ pub struct PoolCells {
     pub cached: Counter,
     /// Output tokens.
     pub output: Counter,
+    /// Cached tokens as predicted, of requests whose engine told its own count.
+    pub hits_predicted: Counter,
+    /// That count.
+    pub hits_actual: Counter,
     /// Requests by endpoint and outcome; the names are bounded.
     pub requests: Mutex<HashMap<(&'static str, Outcome), Arc<Counter>>>,
 }

@@ -1,7 +1,7 @@
 //! The data plane: everything that runs on a pinned core, in the order of a request's life.
 //!
-//! `core` accepts, `connection` reads heads, `request` is THE PATH, `upstream` finds a replica,
-//! `exchange` makes it begin to answer, `relay` and `answer` bring its answer to the client,
+//! `core` accepts, `connection` reads heads, `request` is THE PATH, `pick` chooses a lane (by
+//! `view` and what is `learned`), `upstream` asks it and others, `exchange` makes it begin to answer, `relay` and `answer` bring its answer to the client,
 //! `ticket` closes the books, `reply` writes every answer of our own. What would hold the core goes
 //! `beside` it, to the threads of `side`.
 
@@ -19,8 +19,10 @@ mod core;
 mod exchange;
 mod frames;
 mod idle;
+mod learned;
 mod local;
 mod models;
+mod pick;
 mod plan;
 mod process;
 mod prompt;
@@ -35,5 +37,6 @@ mod sweep;
 mod ticket;
 mod tokenize;
 mod upstream;
+mod view;
 
 pub use process::Gateway;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::body::Body;
 use super::connection::Client;
 use super::frames::Outgoing;
@@ -12,6 +14,8 @@ use crate::http1::{Method, RequestHead, Version, write};
 use crate::openai::{Call, Edits, Endpoint};
 use crate::replicas::{Pool, Replica, Served};
 use crate::routing::Policy;
+use crate::routing::output::Lengths;
+use crate::tenants::TenantRef;
 
 /// Tokens that a request without a limit may take, for its time limit only.
 const OUTPUT_TOKENS_DEFAULT: u64 = 1_000;
@@ -22,8 +26,16 @@ pub(super) struct Plan<'p> {
     pub stream: bool,
     pub outgoing: Outgoing,
     pub client_keeps: bool,
-    /// Output tokens of one sequence that the request may take.
-    output_tokens: u64,
+    /// Output tokens of one sequence that the request may take, if it says so.
+    pub output_tokens_max: Option<u64>,
+    /// Sequences that it asks for.
+    pub sequences: u64,
+    /// Output tokens that it is expected to make, over all its sequences.
+    pub output_tokens: u64,
+    /// A number of the caller's, for what is learned of its answers.
+    pub tenant: u64,
+    /// A hash of the adapter that it asks for.
+    pub adapter: Option<u64>,
     pub take_usage_out: bool,
     pub edits: Edits,
     pub body: Body,
@@ -39,13 +51,17 @@ impl<'p> Plan<'p> {
     pub(super) fn new(
         client: &Client,
         head: &RequestHead,
-        (endpoint, call, policy): (Endpoint, &Call, Policy),
+        (endpoint, call, policy, tenant): (Endpoint, &Call, Policy, TenantRef),
         edits: Edits,
         body: Body,
         served: Served,
         published: &'p Published,
     ) -> Result<Plan<'p>, Failure> {
         let pool = published.fleet.pools.get(served.pool).ok_or(Failure::NoHealthyReplica)?;
+        let lengths = published.learned.get(served.pool).map(|learned| &learned.pool.lengths);
+        let expect =
+            |lengths: &Lengths| lengths.expect(call.output_tokens_max(), tenant.index as u64).mean;
+        let expected = lengths.filter(|_| endpoint.generates()).map_or(0.0, expect) as u64;
         let own_type = head.content_type.filter(|_| endpoint.multipart());
         Ok(Plan {
             endpoint,
@@ -55,7 +71,11 @@ impl<'p> Plan<'p> {
                 Version::Http10 => Outgoing::Plain,
             },
             client_keeps: head.keep_alive,
-            output_tokens: call.output_tokens_max().unwrap_or(OUTPUT_TOKENS_DEFAULT),
+            output_tokens_max: call.output_tokens_max(),
+            sequences: call.sequences(),
+            output_tokens: expected.saturating_mul(call.sequences()),
+            tenant: tenant.index as u64,
+            adapter: served.adapter.as_deref().map(|name| xxh3_64(name.as_bytes())),
             take_usage_out: !call.client_asked_for_usage(),
             edits,
             body,
@@ -74,7 +94,10 @@ impl<'p> Plan<'p> {
         match (timeouts.first_token_ms, timeouts.next_token_ms) {
             (first, _) if self.stream || !self.endpoint.generates() => first,
             (0, _) | (_, 0) => 0,
-            (first, next) => first.saturating_add(next.saturating_mul(self.output_tokens)),
+            (first, next) => {
+                let tokens = self.output_tokens_max.unwrap_or(OUTPUT_TOKENS_DEFAULT);
+                first.saturating_add(next.saturating_mul(tokens))
+            }
         }
     }
 

@@ -83,7 +83,7 @@ impl Gateway {
             .map_err(|e| format!("cannot start a thread: {e}"))?;
         let readers = Side::start(cpus.len(), || ());
         let readers = readers.map_err(|e| format!("cannot start a thread: {e}"))?;
-        let published = Published::new(Arc::clone(&config), fleet);
+        let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let shared = Arc::new(Shared {
             published: Arc::new(Snapshot::new(published)),
@@ -256,8 +256,9 @@ fn watch_fleet(shared: &Arc<Shared>, config: &Arc<Config>) {
             let (pool, replica) = (Arc::clone(pool), Arc::clone(replica));
             let (shared, config) = (Arc::clone(shared), Arc::clone(config));
             tokio::task::spawn_local(probe::watch(pool, replica, move || {
-                let relearned = shared.published.load().fleet.relearned(&config);
-                let published = Published::new(Arc::clone(&config), Arc::new(relearned));
+                let old = shared.published.load();
+                let fleet = Arc::new(old.fleet.relearned(&config));
+                let published = Published::new(Arc::clone(&config), fleet, Some(&old));
                 shared.published.publish(published);
             }));
         }

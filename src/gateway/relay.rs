@@ -76,6 +76,9 @@ async fn stream(
     }
     let mut reads = 0;
     loop {
+        if frames.seen.content_events > 0 {
+            exchange.entry.first_token();
+        }
         let complete = frames.end == Some(End::Complete);
         let last = complete && plan.outgoing == Outgoing::Chunked;
         let tail = if last { write::LAST_CHUNK } else { b"" };
@@ -86,9 +89,6 @@ async fn stream(
         ticket.head_sent = true;
         head.clear();
         ticket.saw(&frames.seen);
-        if frames.seen.content_events > 0 {
-            exchange.entry.first_token();
-        }
         if frames.seen.content_events > 0 && client.request_bytes > 0 {
             client.forget_request(core);
         }

@@ -76,9 +76,9 @@ async fn stages(
     if let Some(tokens) = prompt::room(&asked, &prompt) {
         edits.set_max_tokens(&call, tokens);
     }
-    ticket.prompted(&call, prompt);
+    ticket.prompted(prompt);
     ticket.stage_ended(Stage::Tokenize);
-    let what = (endpoint, &call, policy);
+    let what = (endpoint, &call, policy, tenant);
     let plan = Plan::new(client, head, what, edits, body, served, published)?;
     ticket.reserve()?;
     let exchange = upstream::open(core, client, &plan, ticket).await?;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::learned::Learned;
 use super::side::Side;
 use crate::admin::{Flags, Shard};
 use crate::config::{Config, HalfClose, Retry, Timeouts};
@@ -20,6 +21,8 @@ use crate::usage::UsageSink;
 pub(super) struct Published {
     /// Pools, replicas, names.
     pub fleet: Arc<Fleet>,
+    /// What is known of each pool, by index.
+    pub learned: Vec<Learned>,
     /// Who may call.
     pub keys: KeyTable,
     /// Names of the tenants, by index; "open" when there are none.
@@ -39,10 +42,22 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// From a configuration and the fleet built from it.
+    /// From a configuration and the fleet built from it; takes over what was learned by `old`.
     #[must_use]
-    pub(super) fn new(config: Arc<Config>, fleet: Arc<Fleet>) -> Published {
+    pub(super) fn new(
+        config: Arc<Config>,
+        fleet: Arc<Fleet>,
+        old: Option<&Published>,
+    ) -> Published {
+        let learned = fleet.pools.iter().zip(&config.pools).map(|(pool, settings)| {
+            let known = old.and_then(|old| {
+                let mut known = old.fleet.pools.iter().zip(&old.learned);
+                known.find(|(former, _)| Arc::ptr_eq(&former.state, &pool.state))
+            });
+            Learned::new(pool, settings, known.map(|(pool, learned)| (&**pool, learned)))
+        });
         Published {
+            learned: learned.collect(),
             fleet,
             keys: KeyTable::new(&config.tenants),
             tenants: match config.tenants.as_slice() {

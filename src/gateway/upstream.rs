@@ -14,67 +14,20 @@ use super::buffer::Buffer;
 use super::connection::Client;
 use super::core::Core;
 use super::exchange::{self, Attempt, Begun, Exchange, FIRST_TOKEN};
+use super::pick;
 use super::plan::Plan;
 use super::reply::Failure;
 use super::ticket::{CALLERS_LIMIT, Ticket};
 use crate::net::{self, Stream};
-use crate::replicas::{Failure as ReplicaFailure, Lane, Pool, Replica, Served};
-use crate::routing::{Candidate, Decision, FleetView};
+use crate::replicas::{Failure as ReplicaFailure, InFlight, Lane, Replica};
 
 /// The limit on connecting.
 const CONNECT: &str = "timeouts.connect_ms";
 
-/// The replicas of a pool as one request sees them.
-struct View<'v> {
-    pool: &'v Pool,
-    served: &'v Served,
-    tried: &'v [usize],
-    now_ms: u64,
-}
-
-impl FleetView for View<'_> {
-    fn len(&self) -> usize {
-        self.pool.lanes.len()
-    }
-
-    fn candidate(&self, index: usize) -> Candidate {
-        let Some(lane) = self.pool.lanes.get(index) else {
-            return Candidate { eligible: false, ..Candidate::default() };
-        };
-        Candidate {
-            eligible: self.eligible(index, lane),
-            load_tokens: lane.ledger.tokens(),
-            requests: lane.ledger.requests(),
-            weight: lane.replica.weight,
-            ..Candidate::default()
-        }
-    }
-}
-
-impl<'v> View<'v> {
-    fn new(core: &Core, plan: &'v Plan<'_>, ticket: &'v Ticket<'_>) -> View<'v> {
-        View {
-            pool: &plan.pool,
-            served: &plan.served,
-            tried: &ticket.tried,
-            now_ms: core.sweep.now_ms(),
-        }
-    }
-
-    fn eligible(&self, index: usize, lane: &Lane) -> bool {
-        let replica = &lane.replica;
-        !self.tried.contains(&index)
-            && self.served.holds(lane.member)
-            && replica.addr.load().is_some()
-            && replica.health.eligible(self.now_ms)
-    }
-}
-
 /// Would another replica be asked, should this attempt fail now?
 pub(super) fn another(core: &Core, plan: &Plan<'_>, ticket: &Ticket<'_>) -> bool {
-    let view = View::new(core, plan, ticket);
     let left = ticket.attempts < plan.published.retry.attempts_max && !ticket.is_late();
-    left && core.retries.can_spend() && (0..view.len()).any(|i| view.candidate(i).eligible)
+    left && core.retries.can_spend() && pick::any_left(core, plan, ticket)
 }
 
 /// Sends the request to one replica after the other until one has begun to answer.
@@ -119,18 +72,14 @@ async fn attempts(
             }
             failed = Some(why);
         }
-        let view = View::new(core, plan, ticket);
-        let Decision::Pick(pick) = core.pick(plan.policy, &view) else {
+        let Some((lane, routed)) = pick::pick(core, plan, ticket) else {
             return Err(failed.take().map_or(Failure::NoHealthyReplica, given_up));
-        };
-        let Some(lane) = plan.pool.lanes.get(pick.replica) else {
-            return Err(Failure::NoHealthyReplica);
         };
         let replica = &lane.replica;
         if failed.take().is_some() {
             core.metrics.retries.inc();
         }
-        ticket.attempt(pick.replica, replica);
+        ticket.attempt(lane, routed);
         match attempt(core, client, plan, ticket, lane).await {
             Ok(begun) => {
                 for replica in std::mem::take(&mut ticket.erred) {
@@ -190,7 +139,8 @@ async fn attempt(
     let replica = &lane.replica;
     replica.health.start(core.sweep.now_ms());
     let now_ms = core.sweep.now_ms();
-    let entry = lane.ledger.enter(core.index, &ticket.dispatch(), now_ms);
+    let mut entry = lane.ledger.enter(core.index, &ticket.dispatch(plan), now_ms);
+    let due_ms = if plan.stream { 0 } else { ticket.first_token_due_ms() };
     let mut reused = core.idle.take(replica.key, core.sweep.now_ms());
     loop {
         let was_reused = reused.is_some();
@@ -200,9 +150,8 @@ async fn attempt(
         };
         ticket.sending();
         let mut inbox = Buffer::default();
-        let begun =
-            exchange::begin(core, client, plan, ticket, replica, (&mut stream, &mut inbox)).await;
-        match begun {
+        let begun = exchange::begin(core, client, plan, ticket, replica, (&mut stream, &mut inbox));
+        match unseen_first_token(core, due_ms, &mut entry, begun).await {
             Ok((head, begun)) => {
                 replica.health.succeeded(core.sweep.now_ms());
                 let replica = Arc::clone(replica);
@@ -217,6 +166,32 @@ async fn attempt(
             Err(why) => return Err(why),
         }
     }
+}
+
+/// Waits for `begun`. An answer that is no stream does not show its first token, so that the
+/// ledger moves it from prefill to decode when it was predicted, `due_ms` from now (0 = never).
+async fn unseen_first_token<T>(
+    core: &Core,
+    due_ms: u64,
+    entry: &mut InFlight,
+    begun: impl Future<Output = T>,
+) -> T {
+    let mut begun = std::pin::pin!(begun);
+    if due_ms == 0 {
+        return begun.await;
+    }
+    let due = core.sweep.deadline();
+    due.set(due_ms);
+    poll_fn(|cx| {
+        if let Poll::Ready(begun) = begun.as_mut().poll(cx) {
+            return Poll::Ready(begun);
+        }
+        if entry.is_pending() && due.poll(cx).is_ready() {
+            entry.first_token();
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 async fn connect(
