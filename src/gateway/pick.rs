@@ -136,9 +136,11 @@ pub(super) fn pick<'p>(
     let Decision::Pick(pick) = decision else { return None };
     let lane = plan.pool.lanes.get(pick.replica)?;
     let (hashes, depth) = (asks.hashes(), scratch.depth(lane) as usize);
-    if plan.endpoint.generates() && !hashes.is_empty() {
-        plan.pool.state.index.dispatched(lane.slot, hashes, asks.now_ms);
-        plan.pool.state.outbox.dispatched(lane.slot, hashes);
+    if plan.endpoint.generates() {
+        plan.pool.state.outbox.dispatched(lane.slot, plan.adapter, hashes);
+        if !hashes.is_empty() {
+            plan.pool.state.index.dispatched(lane.slot, hashes, asks.now_ms);
+        }
     }
     let routed = Routed {
         prefix_hash: depth.checked_sub(1).and_then(|last| hashes.get(last)).copied(),

@@ -38,16 +38,16 @@ fn prompts(rng: &mut fastrand::Rng, count: usize) -> Vec<(usize, Vec<BlockHash>)
 fn encoded(prompts: &[(usize, Vec<BlockHash>)]) -> Vec<u8> {
     let mut encoder = Encoder::default();
     for (n, chain) in prompts {
-        assert!(encoder.dispatched(*n, &lane(*n), chain));
+        assert!(encoder.dispatched(*n, &lane(*n), *n as u64, chain));
     }
     encoder.finish(&head()).expect("batch")
 }
 
-fn decoded(batch: &Batch) -> Vec<(LaneName, Vec<BlockHash>)> {
+fn decoded(batch: &Batch) -> Vec<(LaneName, u64, Vec<BlockHash>)> {
     let mut chain = Vec::new();
     let told = (0..batch.chains()).map(|n| {
-        let lane = batch.chain(n, &mut chain).expect("chain");
-        (batch.lanes[lane].clone(), chain.clone())
+        let (lane, adapter) = batch.chain(n, &mut chain).expect("chain");
+        (batch.lanes[lane].clone(), adapter, chain.clone())
     });
     told.collect()
 }
@@ -60,11 +60,11 @@ fn what_is_told_comes_out() {
         let bytes = encoded(&prompts);
         let distinct: std::collections::HashSet<_> = prompts.iter().flat_map(|(_, c)| c).collect();
         let all: usize = prompts.iter().map(|(_, chain)| chain.len()).sum();
-        assert!(bytes.len() < 16 * distinct.len() + 60 * 12 + 200, "shared heads go once");
+        assert!(bytes.len() < 16 * distinct.len() + 60 * 20 + 200, "shared heads go once");
         assert!(all > distinct.len());
         let batch = Batch::decode(bytes).expect("batch");
         assert_eq!(batch.head, head());
-        let expected: Vec<_> = prompts.into_iter().map(|(n, c)| (lane(n), c)).collect();
+        let expected: Vec<_> = prompts.into_iter().map(|(n, c)| (lane(n), n as u64, c)).collect();
         assert_eq!(decoded(&batch), expected);
     }
 }
@@ -95,22 +95,22 @@ fn a_full_batch_says_so_and_still_can_be_read() {
     let mut rng = fastrand::Rng::with_seed(2);
     let mut encoder = Encoder::default();
     let long: Vec<_> = (0..CHAIN_BLOCKS_MAX + 5).map(|_| rng.u128(..)).collect();
-    assert!(encoder.dispatched(0, &lane(0), &long));
+    assert!(encoder.dispatched(0, &lane(0), 0, &long));
     let mut told = 1;
-    while encoder.dispatched(0, &lane(0), &[rng.u128(..); 5_000]) {
+    while encoder.dispatched(0, &lane(0), 0, &[rng.u128(..); 5_000]) {
         told += 1;
     }
     let bytes = encoder.finish(&head()).expect("batch");
     assert!(bytes.len() <= BATCH_BYTES_MAX && bytes.len() > BATCH_BYTES_MAX - 81_000);
     let batch = Batch::decode(bytes).expect("batch");
     assert_eq!(batch.chains(), told);
-    assert_eq!(decoded(&batch)[0].1, long[..CHAIN_BLOCKS_MAX]);
+    assert_eq!(decoded(&batch)[0].2, long[..CHAIN_BLOCKS_MAX]);
     // Again and again the same long prompt: few bytes, but blocks to walk.
     let mut encoder = Encoder::default();
-    let told = (0..).take_while(|_| encoder.dispatched(1, &lane(1), &long)).count();
+    let told = (0..).take_while(|_| encoder.dispatched(1, &lane(1), 1, &long)).count();
     assert_eq!(told, BLOCKS_MAX / CHAIN_BLOCKS_MAX);
     let mut encoder = Encoder::default();
-    let told = (0..).take_while(|n| encoder.dispatched(1, &lane(1), &long[..*n % 2])).count();
+    let told = (0..).take_while(|n| encoder.dispatched(1, &lane(1), 1, &long[..*n % 2])).count();
     assert_eq!(told, CHAINS_MAX);
     assert!(Batch::decode(encoder.finish(&head()).expect("batch")).is_ok());
 }
@@ -120,7 +120,7 @@ fn names_past_the_limit_are_not_told() {
     let long: Arc<str> = "x".repeat(NAME_BYTES_MAX + 1).into();
     let mut encoder = Encoder::default();
     let name = LaneName { replica: Arc::clone(&long), rank: None };
-    assert!(encoder.dispatched(0, &name, &[1]));
+    assert!(encoder.dispatched(0, &name, 0, &[1]));
     encoder.sums(0, &name, &Sums::default());
     let batch = Batch::decode(encoder.finish(&head()).expect("batch")).expect("batch");
     assert_eq!((batch.lanes.len(), batch.sums.len(), batch.chains()), (0, 0, 0));
@@ -133,7 +133,7 @@ fn hashes_at_odd_depths_are_told_in_full() {
     let chains: [&[BlockHash]; 5] = [&[1, 2, 3], &[2, 3, 4], &[3], &[1, 1, 1, 2], &[2, 1, 3, 3]];
     let prompts: Vec<_> = chains.iter().map(|chain| (0, chain.to_vec())).collect();
     let batch = Batch::decode(encoded(&prompts)).expect("batch");
-    let told: Vec<_> = decoded(&batch).into_iter().map(|(_, chain)| chain).collect();
+    let told: Vec<_> = decoded(&batch).into_iter().map(|(_, _, chain)| chain).collect();
     assert_eq!(told, chains);
 }
 
@@ -143,7 +143,7 @@ fn damaged_bytes_are_refused_or_read_within_bounds() {
     let mut encoder = Encoder::default();
     for (n, chain) in prompts(&mut rng, 20) {
         encoder.sums(n, &lane(n), &Sums { requests: 1, ..Sums::default() });
-        assert!(encoder.dispatched(n, &lane(n), &chain));
+        assert!(encoder.dispatched(n, &lane(n), n as u64, &chain));
     }
     let whole = encoder.finish(&head()).expect("batch");
     for end in 0..whole.len() {
@@ -163,7 +163,7 @@ fn damaged_bytes_are_refused_or_read_within_bounds() {
             bytes[at] = if rng.bool() { rng.u8(..) } else { 0xff };
         }
         let Ok(batch) = Batch::decode(bytes) else { continue };
-        let blocks: usize = decoded(&batch).iter().map(|(_, chain)| chain.len()).sum();
+        let blocks: usize = decoded(&batch).iter().map(|(_, _, chain)| chain.len()).sum();
         assert!(blocks <= BLOCKS_MAX);
         assert!(batch.sums.iter().all(|(lane, sums)| {
             *lane < batch.lanes.len() && (0.0..4e7).contains(&sums.prefill_ms)
@@ -178,5 +178,5 @@ fn damaged_bytes_are_refused_or_read_within_bounds() {
 fn deep_nesting_costs_one_step_a_block() {
     let prompts: Vec<_> = (1..1_000u128).map(|n| (0, (0..n).collect::<Vec<_>>())).collect();
     let batch = Batch::decode(encoded(&prompts)).expect("batch");
-    assert_eq!(decoded(&batch).last().map(|(_, chain)| chain.len()), Some(999));
+    assert_eq!(decoded(&batch).last().map(|(_, _, chain)| chain.len()), Some(999));
 }

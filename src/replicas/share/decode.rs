@@ -38,6 +38,7 @@ struct Chain {
     lane: usize,
     from: usize,
     shared: usize,
+    adapter: u64,
     tail: Range<usize>,
 }
 
@@ -71,11 +72,12 @@ impl Batch {
         self.chains.len()
     }
 
-    /// Puts chain `index` together in `out`, which is cleared first; gives its index in `lanes`.
-    pub fn chain(&self, index: usize, out: &mut Vec<BlockHash>) -> Option<usize> {
+    /// Puts chain `index` together in `out`, which is cleared first; gives its index in `lanes` and
+    /// the hash of its adapter, 0 = none.
+    pub fn chain(&self, index: usize, out: &mut Vec<BlockHash>) -> Option<(usize, u64)> {
         out.clear();
         let mut chain = self.chains.get(index)?;
-        let lane = chain.lane;
+        let told = (chain.lane, chain.adapter);
         let mut blocks = chain.blocks();
         out.resize(blocks, 0);
         // From the end: each step writes at least one block, since `Reader::chain` has seen to it.
@@ -86,7 +88,7 @@ impl Batch {
             }
             blocks = chain.shared;
             if blocks == 0 {
-                return Some(lane);
+                return Some(told);
             }
             chain = self.chains.get(chain.from)?;
         }
@@ -193,6 +195,7 @@ impl Reader<'_> {
         let lane = self.u16().filter(|lane| *lane < lanes)?;
         let from = self.u16()?;
         let (shared, tail) = (self.u32()? as usize, self.u32()? as usize);
+        let adapter = self.u64()?;
         shared.checked_add(tail).filter(|blocks| *blocks <= CHAIN_BLOCKS_MAX)?;
         if shared > 0 {
             let head = before.get(from)?;
@@ -201,6 +204,6 @@ impl Reader<'_> {
         }
         let start = self.at;
         self.take(tail.checked_mul(HASH_BYTES)?)?;
-        Some(Chain { lane, from, shared, tail: start..self.at })
+        Some(Chain { lane, from, shared, adapter, tail: start..self.at })
     }
 }

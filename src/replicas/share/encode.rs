@@ -86,9 +86,15 @@ impl Encoder {
         self.sums.bytes.extend_from_slice(&(sums.prefill_ms as f32).to_le_bytes());
     }
 
-    /// A prompt that was sent to a lane. False: the batch is full, and has not taken it.
+    /// A prompt that was sent to a lane, for the adapter with that hash (0 = none). False: the batch is full, and has not taken it.
     #[must_use]
-    pub fn dispatched(&mut self, key: usize, name: &LaneName, chain: &[BlockHash]) -> bool {
+    pub fn dispatched(
+        &mut self,
+        key: usize,
+        name: &LaneName,
+        adapter: u64,
+        chain: &[BlockHash],
+    ) -> bool {
         let chain = chain.get(..CHAIN_BLOCKS_MAX).unwrap_or(chain);
         // A hash stands for all blocks before it, so what is known is a head of the chain.
         let known = chain.partition_point(|hash| self.seen.contains_key(hash));
@@ -111,6 +117,7 @@ impl Encoder {
         self.chains.u16(from);
         self.chains.u32(shared as u32);
         self.chains.u32(tail.len() as u32);
+        self.chains.bytes.extend_from_slice(&adapter.to_le_bytes());
         for (hash, depth) in tail.iter().zip(shared..) {
             self.chains.bytes.extend_from_slice(&hash.to_le_bytes());
             self.seen.insert(*hash, (this, depth));

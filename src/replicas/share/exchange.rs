@@ -145,7 +145,8 @@ impl<'l, F: Fn() -> Arc<Fleet>> Exchange<'l, F> {
         while let Some(next) = outbox.take() {
             // Whose lane is gone, nobody will ask for what it held.
             let Some(name) = names.get(&next.slot) else { continue };
-            if !encoder.dispatched(usize::from(next.slot), name, &next.chain) {
+            let key = usize::from(next.slot);
+            if !encoder.dispatched(key, name, next.adapter, &next.chain) {
                 self.share.stats.lost(Lost::Outbox).inc();
                 break;
             }

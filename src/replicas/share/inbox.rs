@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::decode::Batch;
 use crate::prefix::Slot;
 use crate::prompt::blocks::BlockHash;
+use crate::replicas::ledger::Ledger;
 use crate::replicas::pool::{Pool, PoolState};
 
 /// Bytes of batches that wait: seconds of several busy gateways.
@@ -24,8 +25,8 @@ pub(super) struct Inbox {
 struct Waiting {
     batch: Batch,
     pool: Arc<PoolState>,
-    /// Slot of each lane of the batch that is one of ours.
-    slots: Vec<Option<Slot>>,
+    /// What each lane of the batch is here, if it is one of ours.
+    lanes: Vec<Option<(Slot, Arc<Ledger>)>>,
     /// Chains entered.
     done: usize,
 }
@@ -45,12 +46,15 @@ impl Inbox {
 
     /// Takes in a batch about `pool`. Gives the number of older dispatches that had to go for it.
     pub(super) fn push(&mut self, pool: &Pool, batch: Batch) -> u64 {
-        let lanes = pool.lanes.iter().map(|l| ((&*l.replica.id, l.rank), l.slot));
-        let lanes: HashMap<_, _> = lanes.collect();
-        let slot = |name: &super::wire::LaneName| lanes.get(&(&*name.replica, name.rank)).copied();
-        let slots = batch.lanes.iter().map(slot).collect();
+        let ours = pool.lanes.iter().map(|lane| ((&*lane.replica.id, lane.rank), lane));
+        let ours: HashMap<_, _> = ours.collect();
+        let found = batch.lanes.iter().map(|name| {
+            let lane = ours.get(&(&*name.replica, name.rank))?;
+            Some((lane.slot, Arc::clone(&lane.ledger)))
+        });
+        let lanes = found.collect();
         self.bytes += batch.bytes();
-        self.waiting.push_back(Waiting { batch, pool: Arc::clone(&pool.state), slots, done: 0 });
+        self.waiting.push_back(Waiting { batch, pool: Arc::clone(&pool.state), lanes, done: 0 });
         let mut lost = 0;
         while self.bytes > BYTES_MAX
             && let Some(oldest) = self.waiting.pop_front()
@@ -65,11 +69,15 @@ impl Inbox {
     pub(super) fn enter(&mut self, now_ms: u64, time_is_up: impl Fn() -> bool) {
         while let Some(first) = self.waiting.front_mut() {
             while first.left() > 0 {
-                let lane = first.batch.chain(first.done, &mut self.chain);
-                let slot = lane.and_then(|lane| first.slots.get(lane).copied().flatten());
-                if let Some(slot) = slot {
+                let told = first.batch.chain(first.done, &mut self.chain);
+                if let Some((lane, adapter)) = told
+                    && let Some(Some((slot, ledger))) = first.lanes.get(lane)
+                {
                     let chain = &self.chain;
-                    first.pool.index.write(|index| index.dispatched(slot, chain, now_ms));
+                    first.pool.index.write(|index| index.dispatched(*slot, chain, now_ms));
+                    if adapter != 0 {
+                        ledger.adapter_used(adapter, now_ms);
+                    }
                 }
                 first.done += 1;
                 if time_is_up() {

@@ -23,6 +23,8 @@ const BLOCKS_MAX: usize = 1 << 20;
 pub struct Dispatched {
     /// Where to.
     pub slot: Slot,
+    /// A hash of its adapter's name; 0 = none.
+    pub adapter: u64,
     /// The hashes of its full blocks.
     pub chain: Box<[BlockHash]>,
 }
@@ -42,11 +44,13 @@ impl Outbox {
         self.queue.get_or_init(|| ArrayQueue::new(ENTRIES_MAX));
     }
 
-    /// A core has sent a prompt to the lane of `slot`. Nothing while sharing is off.
-    pub fn dispatched(&self, slot: Slot, chain: &[BlockHash]) {
+    /// A core has sent a prompt to the lane of `slot`, for the adapter with that hash if any.
+    /// Nothing while sharing is off.
+    pub fn dispatched(&self, slot: Slot, adapter: Option<u64>, chain: &[BlockHash]) {
         let Some(queue) = self.queue.get() else { return };
         let chain = chain.get(..CHAIN_BLOCKS_MAX).unwrap_or(chain);
-        if chain.is_empty() {
+        let adapter = adapter.unwrap_or(0);
+        if chain.is_empty() && adapter == 0 {
             return;
         }
         let waiting = self.blocks.fetch_add(chain.len(), Relaxed) + chain.len();
@@ -56,7 +60,8 @@ impl Outbox {
             over = over.saturating_sub(oldest.chain.len());
             self.drop_one(&oldest);
         }
-        if let Some(oldest) = queue.force_push(Dispatched { slot, chain: chain.into() }) {
+        let new = Dispatched { slot, adapter, chain: chain.into() };
+        if let Some(oldest) = queue.force_push(new) {
             self.drop_one(&oldest);
         }
     }
@@ -92,10 +97,10 @@ mod tests {
     #[test]
     fn nothing_is_kept_until_it_is_opened() {
         let outbox = Outbox::default();
-        outbox.dispatched(1, &[7]);
+        outbox.dispatched(1, None, &[7]);
         outbox.open();
-        outbox.dispatched(2, &[]);
-        outbox.dispatched(3, &[8, 9]);
+        outbox.dispatched(2, None, &[]);
+        outbox.dispatched(3, None, &[8, 9]);
         assert_eq!(taken(&outbox), [(3, 2, 8)]);
         assert_eq!(outbox.take_dropped(), 0);
     }
@@ -105,7 +110,7 @@ mod tests {
         let outbox = Outbox::default();
         outbox.open();
         for n in 0..ENTRIES_MAX as u128 + 10 {
-            outbox.dispatched(0, &[n]);
+            outbox.dispatched(0, None, &[n]);
         }
         let kept = taken(&outbox);
         assert_eq!((kept.len(), kept[0].2, outbox.take_dropped()), (ENTRIES_MAX, 10, 10));
@@ -117,14 +122,14 @@ mod tests {
         outbox.open();
         let most = BLOCKS_MAX / CHAIN_BLOCKS_MAX;
         for n in 0..most as u128 + 3 {
-            outbox.dispatched(0, &vec![n; 2 * CHAIN_BLOCKS_MAX]);
+            outbox.dispatched(0, None, &vec![n; 2 * CHAIN_BLOCKS_MAX]);
         }
         let kept = taken(&outbox);
         assert_eq!(
             (kept.len(), kept[0], outbox.take_dropped()),
             (most, (0, CHAIN_BLOCKS_MAX, 3), 3)
         );
-        outbox.dispatched(0, &[1]);
+        outbox.dispatched(0, None, &[1]);
         assert_eq!(taken(&outbox).len(), 1, "what is taken or dropped makes room");
     }
 }

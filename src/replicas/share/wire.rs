@@ -9,7 +9,8 @@
 //! "xps" version:u8  gateway:u64 number:u64 sent_us:u64 block_tokens:u32 pool:name
 //! lanes:u16  x (replica:name rank:u32, u32::MAX = none)
 //! sums:u16   x (lane:u16, 7 x u32, prefill_ms:f32)
-//! chains:u16 x (lane:u16 head:u16 shared:u32 tail:u32, tail x u128)      name = length:u16, UTF-8
+//! chains:u16 x (lane:u16 head:u16 shared:u32 tail:u32 adapter:u64, tail x u128)
+//! name = length:u16, UTF-8
 //! ```
 //!
 //! Whoever may publish on the store's channel may send anything, so every length is held against
@@ -39,8 +40,8 @@ pub(super) const MAGIC: [u8; 3] = *b"xps";
 pub(super) const VERSION: u8 = 1;
 pub(super) const NO_RANK: u32 = u32::MAX;
 pub(super) const HASH_BYTES: usize = size_of::<BlockHash>();
-/// Lane, head, shared, tail.
-pub(super) const CHAIN_BYTES: usize = 2 + 2 + 4 + 4;
+/// Lane, head, shared, tail, adapter.
+pub(super) const CHAIN_BYTES: usize = 2 + 2 + 4 + 4 + 8;
 /// Replica's length, rank.
 pub(super) const LANE_BYTES: usize = 2 + 4;
 /// Lane, seven numbers, prefill time.
