@@ -89,3 +89,69 @@ impl Inbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::replicas::fleet::Fleet;
+    use crate::replicas::share::{Encoder, Head, LaneName};
+    use std::cell::Cell;
+
+    fn fleet() -> Fleet {
+        let text = "[[pool]]\nname = \"p\"\nreplicas = [{ url = \"http://r:1\", id = \"r1\" }]\n";
+        let config = Config::from_text("test.toml", text).unwrap();
+        Fleet::new(&config, 1, &HashMap::new(), None, 0)
+    }
+
+    fn batch(chains: &[Vec<BlockHash>]) -> Batch {
+        let (mut encoder, pool) = (Encoder::default(), "p".into());
+        let name = LaneName { replica: "r1".into(), rank: None };
+        chains.iter().for_each(|chain| assert!(encoder.dispatched(0, &name, 5, chain)));
+        let head = Head { gateway: 1, number: 1, sent_us: 0, block_tokens: 0, pool };
+        Batch::decode(encoder.finish(&head).unwrap()).unwrap()
+    }
+
+    fn depth(pool: &Pool, chain: &[BlockHash]) -> u32 {
+        let mut depths = [0];
+        pool.state.index.depths(chain, &mut depths);
+        depths[0]
+    }
+
+    #[test]
+    fn chains_are_entered_in_slices() {
+        let fleet = fleet();
+        let pool = &fleet.pools[0];
+        let chains: Vec<Vec<BlockHash>> = (0..5).map(|n| vec![n * 10 + 1, n * 10 + 2]).collect();
+        let mut inbox = Inbox::default();
+        assert_eq!(inbox.push(pool, batch(&chains[..3])), 0);
+        assert_eq!(inbox.push(pool, batch(&chains[3..])), 0);
+        let entered = || chains.iter().map(|chain| depth(pool, chain)).collect::<Vec<_>>();
+        inbox.enter(0, || true);
+        assert_eq!(entered(), [2, 0, 0, 0, 0], "at least one, so that it ends");
+        let left = Cell::new(3);
+        inbox.enter(0, || left.replace(left.get() - 1) == 1);
+        assert_eq!(entered(), [2, 2, 2, 2, 0]);
+        inbox.enter(0, || false);
+        assert_eq!((entered(), inbox.is_empty(), inbox.bytes), (vec![2; 5], true, 0));
+        assert!(pool.lanes[0].ledger.has_adapter(5, 1, 0));
+    }
+
+    #[test]
+    fn the_oldest_go_when_there_are_too_many() {
+        let fleet = fleet();
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut inbox = Inbox::default();
+        let (mut lost, mut pushed) = (0, 0);
+        while lost == 0 {
+            let chains: Vec<Vec<BlockHash>> =
+                (0..6).map(|_| (0..10_000).map(|_| rng.u128(..)).collect()).collect();
+            lost = inbox.push(&fleet.pools[0], batch(&chains));
+            pushed += 1;
+        }
+        assert_eq!((lost, pushed), (6, 18), "960 kB each");
+        assert!(inbox.bytes <= BYTES_MAX);
+        inbox.enter(0, || false);
+        assert_eq!(inbox.bytes, 0);
+    }
+}
