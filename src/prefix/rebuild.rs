@@ -103,7 +103,8 @@ impl Table {
         moving.clear();
         if let Some(old) = &self.directory.old {
             for bucket in (home..=home + PROBES_MAX).map_while(|at| old.bucket(at)) {
-                moving.extend(bucket.cells().filter(|(key, _)| *key != 0 && old.home(*key) == home));
+                moving
+                    .extend(bucket.cells().filter(|(key, _)| *key != 0 && old.home(*key) == home));
                 if bucket.passed() == 0 {
                     break;
                 }

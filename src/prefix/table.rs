@@ -12,9 +12,9 @@ use arc_swap::ArcSwap;
 
 use super::Slot;
 use super::directory::{Bucket, CHUNK_BYTES_MAX, Directory, PROBES_MAX, Side};
-use super::rebuild::HOMES_MIN;
 use super::ids::Ids;
 use super::masks::{Cells, Change};
+use super::rebuild::HOMES_MIN;
 use super::set::Set;
 
 /// Keys whose lines are fetched together.

@@ -195,9 +195,8 @@ impl Writer {
     pub fn removed(&mut self, slot: Slot, hash: BlockHash) {
         let key = key_of(self.limits.seed, hash);
         let id = self.held(slot).and_then(|held| held.id);
-        let known = id.is_some_and(|id| {
-            self.event(slot, |exact, table| exact.removed(table, id, key))
-        });
+        let known =
+            id.is_some_and(|id| self.event(slot, |exact, table| exact.removed(table, id, key)));
         add(&self.counters.unknown_removals, usize::from(!known));
     }
 
