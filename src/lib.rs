@@ -62,6 +62,7 @@ pub mod admin;
 pub mod bench;
 pub mod cli;
 pub mod config;
+pub mod engine;
 pub mod gateway;
 pub mod http1;
 pub mod net;

@@ -14,7 +14,8 @@ const COLUMNS_MAX: usize = 100;
 const PEER_FACING: [&str; 7] = ["http1", "sse", "openai", "prompt", "gateway", "net", "prefix"];
 
 /// Modules without I/O and without a clock (time is an argument), so that they run in virtual time.
-const PURE: [&str; 7] = ["http1", "sse", "openai", "routing", "admission", "prompt", "prefix"];
+const PURE: [&str; 8] =
+    ["http1", "sse", "openai", "routing", "admission", "prompt", "prefix", "engine"];
 const PURE_FILES: [&str; 1] = ["src/usage/record.rs"];
 /// What in them reads files all the same: a model's, where a pool is set up and never on a core.
 const LOADERS: [&str; 1] = ["src/prompt/template/load.rs"];
@@ -40,7 +41,7 @@ const UNSAFE: [&str; 2] = ["src/net/sys.rs", "tests/alloc.rs"];
 const RUNTIME: [&str; 4] = ["src/net/", "src/gateway/core.rs", "src/sim/", "src/bench/"];
 
 /// Imports run from top to bottom: a module uses modules of later rows only, or itself.
-const LAYERS: [&[&str]; 13] = [
+const LAYERS: [&[&str]; 14] = [
     &["main"],
     &["cli"],
     &["plan"],
@@ -50,6 +51,7 @@ const LAYERS: [&[&str]; 13] = [
     &["routing", "admin"],
     &["replicas"],
     &["prefix"],
+    &["engine"],
     &["prompt"],
     &["openai", "tenants", "usage"],
     &["sse", "http1", "net"],
