@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use common::faults::{at_rest, states};
 use common::gateway::{AUTH, Bed, Settings};
 use common::{ask, eventually, post_with};
-use expedite::sim::{EngineKind, EngineParams, Fleet, SimConfig, SimHandle};
+use expedite::engine::EngineParams;
+use expedite::sim::{EngineKind, Fleet, SimConfig, SimHandle};
 use redis_server::Redis;
 
 const REPLICAS: usize = 8;
