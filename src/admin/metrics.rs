@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::exposition::Page;
 use super::prompts::prompts;
+use super::routing::routing;
 use super::server::View;
 use super::shard::{Phase, PoolCells, Shard, Stage};
 use super::share::share;
@@ -25,6 +26,7 @@ pub(super) fn page(view: &View) -> String {
     gateway(&mut page, view);
     fleet(&mut page, view);
     prompts(&mut page, view);
+    routing(&mut page, view);
     share(&mut page, view);
     usage(&mut page, view);
     page.into_text()
@@ -45,7 +47,7 @@ fn sum<'s>(view: &'s View, of: impl Fn(&'s Shard) -> &'s Histogram) -> Sum {
 }
 
 /// The cells of each pool over all cores, by name.
-fn by_pool(view: &View) -> BTreeMap<Arc<str>, Vec<Arc<PoolCells>>> {
+pub(super) fn by_pool(view: &View) -> BTreeMap<Arc<str>, Vec<Arc<PoolCells>>> {
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (name, cells) in view.shards.iter().flat_map(|shard| shard.pools()) {
         all.entry(name).or_default().push(cells);

@@ -6,6 +6,7 @@
 mod exposition;
 mod metrics;
 mod prompts;
+mod routing;
 mod server;
 mod shard;
 mod share;

@@ -6,6 +6,7 @@
 mod bench;
 mod check;
 mod demo;
+mod explain;
 mod key;
 mod serve;
 mod sim;
@@ -32,6 +33,7 @@ enum Command {
     Bench(Box<bench::Args>),
     Check(check::Args),
     Demo(demo::Args),
+    Explain(explain::Args),
     Key(key::Args),
     Serve(serve::Args),
     Sim(sim::Args),
@@ -45,6 +47,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::Key(args) => key::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),

@@ -35,7 +35,8 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
     let (usage, writer) = UsageWriter::start(&config.usage).expect("writer");
     let fleet = Arc::new(Fleet::new(&config, cores, &HashMap::new(), None, 0));
     let shared = Shared {
-        published: Arc::new(Snapshot::new(Published::new(config, fleet))),
+        decisions: vec![Default::default()],
+        published: Arc::new(Snapshot::new(Published::new(config, fleet, None))),
         driver: Driver::Epoll,
         shards: (0..cores).map(|_| Arc::default()).collect(),
         usage,

@@ -29,13 +29,14 @@ const TPOT_TOKENS_MIN: u64 = 8;
 pub(super) struct PoolModel {
     step: StepModel,
     scale: Scale,
-    pub lengths: Lengths,
+    lengths: Lengths,
     ttft_limit_ms: f64,
     tpot_limit_ms: f64,
 }
 
 impl PoolModel {
-    fn new(settings: &config::Pool) -> PoolModel {
+    /// Of a pool that nothing was observed of yet.
+    pub(super) fn new(settings: &config::Pool) -> PoolModel {
         PoolModel {
             step: match settings.engine {
                 EngineKind::A100_8b => StepModel::a100_8b(),
@@ -59,6 +60,11 @@ impl PoolModel {
         let long = request.prompt_tokens.saturating_sub(LONG_TOKENS) as f64;
         request.ttft_limit_ms = self.ttft_limit_ms + LONG_MS_A_TOKEN * long;
         request.tpot_limit_ms = self.tpot_limit_ms;
+    }
+
+    /// Tokens that a sequence of at most `most` is expected to make for a tenant.
+    pub(super) fn expected_tokens(&self, most: Option<u64>, tenant: u64) -> f64 {
+        Lengths::expect(&self.lengths, most, tenant).mean
     }
 
     /// Observed over predicted times, over the pool: to the first token, of a later one.

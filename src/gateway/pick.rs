@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use super::core::Core;
+use super::decisions::Entry;
 use super::learned::{Learned, Pupil};
 use super::plan::Plan;
 use super::ticket::Ticket;
@@ -75,12 +76,18 @@ pub(super) struct Routed {
     output_tokens_max: Option<u64>,
     tenant: u64,
     sequences: u64,
+    /// Its number among the core's decisions.
+    decision: Option<u64>,
     pupil: Pupil,
 }
 
 impl Routed {
     /// The first content is there, so long after the request was sent.
-    pub(super) fn first_token(&self, actual_ms: f64, now_ms: u64) {
+    pub(super) fn first_token(&self, core: &Core, actual_ms: f64, now_ms: u64) {
+        let decisions = core.shared.decisions.get(core.index);
+        if let Some((decisions, number)) = decisions.zip(self.decision) {
+            decisions.first_token(number, actual_ms);
+        }
         self.pupil.first_token(self.pick.ttft_ms / self.slowness, actual_ms, now_ms);
     }
 
@@ -124,12 +131,13 @@ pub(super) fn pick<'p>(
 ) -> Option<(&'p Lane, Routed)> {
     let learned = plan.published.learned.get(plan.served.pool)?;
     let asks = asks(core, plan, learned, ticket);
+    let began_ns = clock::now_ns();
     let per_pool = core.pickers.of(&plan.pool.state);
     let mut scratch = per_pool.scratch.borrow_mut();
     let seen = scratch.look(&asks);
     let request = ticket.request(plan, learned);
     let decision = per_pool.with_picker(plan.policy, |picker| {
-        let (model, now_us) = (learned.pool.model(), clock::now_ns() / 1_000);
+        let (model, now_us) = (learned.pool.model(), began_ns / 1_000);
         picker.pick(&request, &seen, &model, now_us, &mut core.rng.borrow_mut())
     });
     // Nothing is held back or refused here: the request says that its caller can do neither.
@@ -142,6 +150,22 @@ pub(super) fn pick<'p>(
             plan.pool.state.index.dispatched(lane.slot, hashes, asks.now_ms);
         }
     }
+    let pick = Pick { cached_tokens: ticket.cached_tokens(depth as u32), ..pick };
+    let decision = core.shared.decisions.get(core.index).and_then(|decisions| {
+        let entry = Entry {
+            id: ticket.id(),
+            at_unix_ms: clock::unix_ms(),
+            pool: Arc::clone(&plan.pool),
+            policy: plan.policy,
+            attempt: ticket.attempts + 1,
+            request,
+            pick,
+            route_ns: clock::now_ns().saturating_sub(began_ns),
+            ttft_ms: None,
+            candidates: Vec::new(),
+        };
+        decisions.enter(entry, scratch.candidates())
+    });
     let routed = Routed {
         prefix_hash: depth.checked_sub(1).and_then(|last| hashes.get(last)).copied(),
         slowness: learned.slowness(pick.replica, asks.now_ms),
@@ -149,7 +173,8 @@ pub(super) fn pick<'p>(
         tenant: plan.tenant,
         sequences: plan.sequences,
         pupil: learned.pupil(pick.replica),
-        pick: Pick { cached_tokens: ticket.cached_tokens(depth as u32), ..pick },
+        pick,
+        decision,
     };
     Some((lane, routed))
 }

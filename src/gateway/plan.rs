@@ -14,7 +14,6 @@ use crate::http1::{Method, RequestHead, Version, write};
 use crate::openai::{Call, Edits, Endpoint};
 use crate::replicas::{Pool, Replica, Served};
 use crate::routing::Policy;
-use crate::routing::output::Lengths;
 use crate::tenants::TenantRef;
 
 /// Tokens that a request without a limit may take, for its time limit only.
@@ -58,10 +57,9 @@ impl<'p> Plan<'p> {
         published: &'p Published,
     ) -> Result<Plan<'p>, Failure> {
         let pool = published.fleet.pools.get(served.pool).ok_or(Failure::NoHealthyReplica)?;
-        let lengths = published.learned.get(served.pool).map(|learned| &learned.pool.lengths);
-        let expect =
-            |lengths: &Lengths| lengths.expect(call.output_tokens_max(), tenant.index as u64).mean;
-        let expected = lengths.filter(|_| endpoint.generates()).map_or(0.0, expect) as u64;
+        let learned = published.learned.get(served.pool).filter(|_| endpoint.generates());
+        let most = call.output_tokens_max();
+        let expected = learned.map_or(0.0, |it| it.pool.expected_tokens(most, tenant.index as u64));
         let own_type = head.content_type.filter(|_| endpoint.multipart());
         Ok(Plan {
             endpoint,
@@ -73,7 +71,7 @@ impl<'p> Plan<'p> {
             client_keeps: head.keep_alive,
             output_tokens_max: call.output_tokens_max(),
             sequences: call.sequences(),
-            output_tokens: expected.saturating_mul(call.sequences()),
+            output_tokens: (expected * call.sequences() as f64) as u64,
             tenant: tenant.index as u64,
             adapter: served.adapter.as_deref().map(|name| xxh3_64(name.as_bytes())),
             take_usage_out: !call.client_asked_for_usage(),

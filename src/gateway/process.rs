@@ -3,6 +3,7 @@
 //! The control thread is an ordinary tokio runtime: it probes replicas, publishes the fleet, serves
 //! the admin listener, and carries out the drain.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,6 +12,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::core;
+use super::decisions::Decisions;
+use super::explain;
 use super::models;
 use super::shared::{Published, Shared};
 use super::side::Side;
@@ -20,7 +23,7 @@ use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::share::{self, Share, Stats};
-use crate::replicas::{Fleet, probe};
+use crate::replicas::{Fleet, Upkeep, probe};
 use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
@@ -31,6 +34,9 @@ use crate::usage::UsageWriter;
 const NOTICE: Duration = Duration::from_millis(500);
 /// Then open requests get this long to finish.
 const GRACE: Duration = Duration::from_secs(30);
+
+/// Between two looks at the prefix indexes.
+const UPKEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// At the end the usage writer gets this long to write what is left.
 const WRITER_PATIENCE: Duration = Duration::from_secs(5);
@@ -88,6 +94,7 @@ impl Gateway {
         let shared = Arc::new(Shared {
             published: Arc::new(Snapshot::new(published)),
             driver,
+            decisions: cpus.iter().map(|_| Decisions::default()).collect(),
             shards: cpus.iter().map(|_| Arc::new(Shard::default())).collect(),
             usage,
             side,
@@ -214,6 +221,7 @@ fn control_thread(
     local.block_on(&runtime, async {
         let config = Arc::clone(&shared.published.load().config);
         watch_fleet(shared, &config);
+        tokio::task::spawn_local(keep_indexes(Arc::clone(shared)));
         if let Some(share) = share {
             let shared = Arc::clone(shared);
             tokio::task::spawn_local(async move {
@@ -237,6 +245,7 @@ fn control_thread(
 fn view(shared: &Arc<Shared>) -> View {
     let published = Arc::clone(&shared.published);
     let flags = Arc::clone(&shared.flags);
+    let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
@@ -245,6 +254,10 @@ fn view(shared: &Arc<Shared>) -> View {
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
+        explain: Box::new(move |path, body| explain::call(&asked, path, body)),
+        decisions: Box::new(move || explain::decisions(&decided)),
+        snapshot: Box::new(move || explain::snapshot(&shown)),
+        body_bytes_max: shared.published.load().body_bytes_max,
     }
 }
 
@@ -262,6 +275,18 @@ fn watch_fleet(shared: &Arc<Shared>, config: &Arc<Config>) {
                 shared.published.publish(published);
             }));
         }
+    }
+}
+
+/// Keeps the prefix index of each pool in step with its replicas, as long as the task lives.
+async fn keep_indexes(shared: Arc<Shared>) {
+    let mut by_pool: HashMap<Arc<str>, Upkeep> = HashMap::new();
+    loop {
+        let fleet = Arc::clone(&shared.published.load().fleet);
+        for pool in &fleet.pools {
+            by_pool.entry(Arc::clone(&pool.name)).or_default().run(pool, clock::now_ms());
+        }
+        tokio::time::sleep(UPKEEP_EVERY).await;
     }
 }
 

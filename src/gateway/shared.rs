@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::decisions::Decisions;
 use super::learned::Learned;
 use super::side::Side;
 use crate::admin::{Flags, Shard};
@@ -107,6 +108,8 @@ pub(super) struct Shared {
     pub driver: Driver,
     /// One metric shard a core.
     pub shards: Vec<Arc<Shard>>,
+    /// The last decisions of each core.
+    pub decisions: Vec<Decisions>,
     /// Where usage records go.
     pub usage: UsageSink,
     /// Threads that render and encode what would hold a core too long.

@@ -123,6 +123,11 @@ impl<'t> Ticket<'t> {
         self.id.as_str().as_bytes()
     }
 
+    /// The same, to be kept.
+    pub(super) fn id(&self) -> SmallId {
+        self.id
+    }
+
     /// The stage that was under way has ended.
     pub(super) fn stage_ended(&mut self, stage: Stage) {
         let now = clock::now_ns();
@@ -467,7 +472,7 @@ impl Ticket<'_> {
     /// The first content of a stream came at `now`.
     fn learn_first(&self, now: u64) {
         let (Some(routed), Some(sent_ns)) = (&self.routed, self.sent_ns) else { return };
-        routed.first_token(ms(now.saturating_sub(sent_ns)), self.core.sweep.now_ms());
+        routed.first_token(self.core, ms(now.saturating_sub(sent_ns)), self.core.sweep.now_ms());
     }
 
     /// The books are closed: what the answer teaches.

@@ -5,13 +5,12 @@
 //! and its absence changes nothing. Used by the cores, and by the control thread to explain.
 
 use super::learned::Learned;
+use super::prompt::BLOCK_TOKENS_DEFAULT;
 use crate::prompt::Prompt;
 use crate::prompt::blocks::{BlockHash, reusable_tokens};
 use crate::replicas::{Lane, Pool, Served};
 use crate::routing::{Candidate, FleetView, Residency};
 
-/// Tokens in a block while the pool's are not known: vLLM's default.
-const BLOCK_TOKENS_DEFAULT: u64 = 16;
 /// The block whose hash stands for a prompt's beginning: behind what many system prompts share in
 /// their first words, before what two of one kind differ in.
 const OWNER_TOKENS: usize = 128;
@@ -130,7 +129,7 @@ impl Scratch {
         asks.pool.state.index.depths(asks.hashes(), &mut self.depths);
         self.candidates.clear();
         let block_tokens = match asks.pool.block_tokens() {
-            0 => BLOCK_TOKENS_DEFAULT,
+            0 => u64::from(BLOCK_TOKENS_DEFAULT),
             tokens => u64::from(tokens),
         };
         for (index, lane) in lanes.iter().enumerate() {

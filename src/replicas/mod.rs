@@ -15,6 +15,7 @@ pub mod probe;
 mod replica;
 pub mod share;
 mod signals;
+mod upkeep;
 
 pub use fleet::{Fleet, Served, Unresolved};
 pub use health::{Failure, Health, State};
@@ -22,3 +23,4 @@ pub use ledger::{Dispatch, InFlight, Ledger, Sums};
 pub use pool::{LANES_MAX, Lane, Pool, PoolState};
 pub use replica::Replica;
 pub use signals::{Gauges, Load, RANKS_MAX, Signals};
+pub use upkeep::Upkeep;

@@ -104,6 +104,19 @@ impl Pool {
         self.model.as_ref().map_or(0, |model| model.tokenizer().bytes())
     }
 
+    /// What the entries of a replica in the prefix index come from: `approximate`, from our own
+    /// dispatches, or `text`, the same by chunks of text where tokens are not known.
+    #[must_use]
+    pub fn prefix_mode(&self, _replica: &Replica) -> &'static str {
+        if self.prefix_is_text() { "text" } else { "approximate" }
+    }
+
+    /// Are the entries in its prefix index chunks of text, since its tokens are not known?
+    #[must_use]
+    pub fn prefix_is_text(&self) -> bool {
+        self.model().is_none()
+    }
+
     /// Tokens in a block of its replicas' KV cache, as configured or learned; 0 = not known, or
     /// the replicas differ, so that no block of one is a block of another.
     #[must_use]
@@ -228,6 +241,7 @@ impl Seats {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ledger::Dispatch;
     use super::*;
 
     fn replica(id: &str) -> Arc<Replica> {
@@ -242,6 +256,10 @@ mod tests {
         Arc::new(Replica::new(&listed))
     }
 
+    fn tokens(prompt_tokens: u64) -> Dispatch {
+        Dispatch { prompt_tokens, ..Dispatch::default() }
+    }
+
     fn slots(state: &PoolState, replicas: &[Arc<Replica>], now_ms: u64) -> Vec<Slot> {
         state.lanes(replicas, now_ms).iter().map(|lane| lane.slot).collect()
     }
@@ -252,7 +270,7 @@ mod tests {
         let all = [replica("a"), replica("b"), replica("c")];
         let before = state.lanes(&all, 0);
         assert_eq!(slots(&state, &all, 0), [0, 1, 2]);
-        let _entry = before[2].ledger.enter(0, 50);
+        let _entry = before[2].ledger.enter(0, &tokens(50), 0);
         let after = state.lanes(&all[2..], 1_000);
         assert_eq!((after[0].slot, after[0].member, after[0].ledger.tokens()), (2, 0, 50));
         let (d, e) = (replica("d"), replica("e"));
@@ -266,7 +284,7 @@ mod tests {
         let state = PoolState::new(1);
         let one = [replica("a")];
         let whole = state.lanes(&one, 0);
-        let _entry = whole[0].ledger.enter(0, 9);
+        let _entry = whole[0].ledger.enter(0, &tokens(9), 0);
         one[0].signals.set_ranks(2);
         let lanes = state.lanes(&one, 1);
         let shown: Vec<_> = lanes.iter().map(|l| (l.rank, l.slot, l.ledger.tokens())).collect();

@@ -82,15 +82,15 @@ impl Default for Params {
 /// A candidate with its terms.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scored {
-    index: usize,
-    cached: u64,
-    times: Times,
-    x: f64,
-    y: f64,
-    kv: f64,
-    adapter: f64,
-    cost: f64,
-    key: u64,
+    pub(super) index: usize,
+    pub(super) cached: u64,
+    pub(super) times: Times,
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) kv: f64,
+    pub(super) adapter: f64,
+    pub(super) cost: f64,
+    pub(super) key: u64,
 }
 
 /// Scores the feasible candidates of `view` into `scored`.

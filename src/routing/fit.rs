@@ -15,8 +15,11 @@ const SLOWNESS_LOG_MAX: f64 = 2.079_441_541_679_835_7; // ln 8
 const SURPRISE_MAX: f64 = 1.4;
 /// Share of a surprise that a replica learns from one observation.
 const REPLICA_RATE: f64 = 0.25;
-/// Share that the pool learns.
+/// Share that the pool learns once it has seen a few; the first observations weigh more, since
+/// until they are believed a lane that was asked looks unlike one that was not.
 const POOL_RATE: f64 = 0.01;
+/// Observations of a pool that are believed as they come, each a fair share of all so far.
+const POOL_FIRST: u64 = 32;
 /// Time in ms in which an unobserved slowness halves, as a logarithm.
 const HALF_LIFE_MS: f64 = 5000.0;
 
@@ -58,6 +61,8 @@ impl Cell {
 pub struct Scale {
     ttft: Cell,
     tpot: Cell,
+    ttft_seen: AtomicU64,
+    tpot_seen: AtomicU64,
 }
 
 impl Scale {
@@ -77,6 +82,23 @@ impl Scale {
         match kind {
             Kind::Ttft => &self.ttft,
             Kind::Tpot => &self.tpot,
+        }
+    }
+
+    /// Learns from `log`, observed over predicted time.
+    fn observe(&self, kind: Kind, log: f64) {
+        let (cell, seen) = match kind {
+            Kind::Ttft => (&self.ttft, &self.ttft_seen),
+            Kind::Tpot => (&self.tpot, &self.tpot_seen),
+        };
+        let n = seen.load(Relaxed);
+        let surprise = log - cell.get();
+        if n < POOL_FIRST {
+            seen.store(n + 1, Relaxed);
+            cell.set(cell.get() + surprise / (n + 1) as f64);
+        } else {
+            // Clamped, so that one slow replica does not make the pool look slow.
+            cell.set(cell.get() + POOL_RATE * surprise.clamp(-0.5, 0.5));
         }
     }
 }
@@ -102,6 +124,8 @@ impl Slowness {
         if !sane {
             return;
         }
+        // The pool first: the very first observation says nothing of one replica.
+        pool.observe(seen.kind, log);
         let scale = pool.cell(seen.kind);
         let own = self.relative(now_ms);
         let surprise = log - scale.get() - own;
@@ -109,9 +133,6 @@ impl Slowness {
         let next = (own + REPLICA_RATE * step).clamp(-SLOWNESS_LOG_MAX, SLOWNESS_LOG_MAX);
         self.log.set(next);
         self.at_ms.store(now_ms, Relaxed);
-        // Clamped harder, so that one slow replica does not make the pool look slow.
-        let common = (log - scale.get()).clamp(-0.5, 0.5);
-        scale.set(scale.get() + POOL_RATE * common);
     }
 
     /// Forgets: the replica has started anew.

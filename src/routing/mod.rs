@@ -12,6 +12,7 @@
 mod affinity;
 mod choose;
 pub mod cost;
+mod explain;
 pub mod fit;
 pub mod output;
 pub mod picker;
@@ -20,6 +21,7 @@ mod published;
 mod simple;
 pub mod types;
 
+pub use explain::explain;
 pub use picker::Picker;
 pub use types::{
     Candidate, Decision, Explained, FleetView, Model, Pick, Policy, Request, Residency, Rng,

@@ -93,8 +93,11 @@ impl<'m> Predictor<'m> {
             ttft_ms += 0.5 * (dense_decodes + beside);
         }
 
+        // Beside at least one decode: an idle replica pays the fixed part of a step all the same
+        // as soon as this request decodes, so that it is no reason to prefer a busy one.
+        let beside_one = decodes.max(1);
         let prefill_ms = if uncached < chunk {
-            step.dense(decodes + uncached) - dense_decodes
+            step.dense(beside_one + uncached) - step.dense(beside_one)
         } else {
             self.full_ms * uncached as f64 / self.budget as f64
         } + own_attention;
