@@ -136,7 +136,6 @@ fn bursts_at_all_gateways_at_once_spread_over_the_fleet() {
             }
         });
         let had = scene.requests();
-        println!("{:?}", had.iter().zip(&before).map(|(a, b)| a - b).collect::<Vec<_>>());
         let most = had.iter().zip(&before).map(|(a, b)| a - b).max().expect("replicas");
         uneven.push(most as f64 * REPLICAS as f64 / (4 * BURST) as f64);
     }

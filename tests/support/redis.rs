@@ -1,5 +1,7 @@
 //! A Redis server of a test's own: on a free port, without a disk, gone with the test.
 
+#![allow(dead_code)]
+
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

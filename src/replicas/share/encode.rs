@@ -1,6 +1,7 @@
 //! Writes a batch: lanes as they come up, sums, and chains by what they share. Pure.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
 
 use super::wire::{
     BATCH_BYTES_MAX, BLOCKS_MAX, CHAIN_BLOCKS_MAX, CHAIN_BYTES, CHAINS_MAX, HASH_BYTES, HEAD_BYTES,
@@ -19,8 +20,45 @@ pub struct Encoder {
     /// Number of each lane by the caller's own number of it.
     numbers: HashMap<usize, u16>,
     /// In which chain's tail a block was last written, and how far from that chain's start.
-    seen: HashMap<BlockHash, (u16, usize)>,
+    seen: HashMap<BlockHash, (u16, usize), Keyed>,
     blocks: usize,
+}
+
+/// Hashes of hashes: a product with two random keys, so that nobody can make a batch slow.
+struct Keyed(u64, u64);
+
+impl Default for Keyed {
+    fn default() -> Keyed {
+        Keyed(fastrand::u64(..), fastrand::u64(..))
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = Mixed;
+
+    fn build_hasher(&self) -> Mixed {
+        Mixed { keys: (self.0, self.1), hash: 0 }
+    }
+}
+
+struct Mixed {
+    keys: (u64, u64),
+    hash: u64,
+}
+
+impl Hasher for Mixed {
+    fn finish(&self) -> u64 {
+        self.hash
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let (halves, _) = bytes.as_chunks::<8>();
+        let mut halves = halves.iter().map(|half| u64::from_le_bytes(*half));
+        let mut next = || halves.next().unwrap_or_default();
+        let (low, high) = (next() ^ self.keys.0, next() ^ self.keys.1);
+        let product = u128::from(low) * u128::from(high);
+        self.hash ^= product as u64 ^ (product >> 64) as u64;
+    }
 }
 
 /// A counted section.
@@ -86,7 +124,8 @@ impl Encoder {
         self.sums.bytes.extend_from_slice(&(sums.prefill_ms as f32).to_le_bytes());
     }
 
-    /// A prompt that was sent to a lane, for the adapter with that hash (0 = none). False: the batch is full, and has not taken it.
+    /// A prompt that was sent to a lane, for the adapter with that hash (0 = none). False: the
+    /// batch is full, and has not taken it.
     #[must_use]
     pub fn dispatched(
         &mut self,

@@ -145,11 +145,11 @@ mod tests {
         let (mut lost, mut pushed) = (0, 0);
         while lost == 0 {
             let chains: Vec<Vec<BlockHash>> =
-                (0..6).map(|_| (0..10_000).map(|_| rng.u128(..)).collect()).collect();
+                (0..15).map(|_| (0..4_000).map(|_| rng.u128(..)).collect()).collect();
             lost = inbox.push(&fleet.pools[0], batch(&chains));
             pushed += 1;
         }
-        assert_eq!((lost, pushed), (6, 18), "960 kB each");
+        assert_eq!((lost, pushed), (15, 18), "960 kB each");
         assert!(inbox.bytes <= BYTES_MAX);
         inbox.enter(0, || false);
         assert_eq!(inbox.bytes, 0);

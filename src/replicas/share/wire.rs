@@ -25,8 +25,9 @@ use crate::replicas::ledger::Sums;
 
 /// Most bytes of a batch: 0.65 M hashes a second from one gateway at the usual ten batches.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Most blocks of one chain: 262,144 tokens in blocks of 16. A longer prompt is told by its head.
-pub const CHAIN_BLOCKS_MAX: usize = 16_384;
+/// Most blocks of one chain: 65,536 tokens in blocks of 16. A longer prompt is told by its head,
+/// since a chain is written and entered without a pause.
+pub const CHAIN_BLOCKS_MAX: usize = 4_096;
 /// Most chains of a batch.
 pub const CHAINS_MAX: usize = 8_192;
 /// Most blocks of all chains of a batch, heads included: what a receiver must walk.
