@@ -6,6 +6,7 @@
 mod exposition;
 mod metrics;
 mod prompts;
+mod replicas;
 mod routing;
 mod server;
 mod shard;

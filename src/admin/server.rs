@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::shard::Shard;
-use super::{metrics, status};
+use super::{metrics, replicas, status};
 use crate::replicas::Fleet;
+use crate::replicas::registry::Handle;
 use crate::replicas::share::Stats;
 use crate::runtime::clock;
 use crate::usage::UsageSink;
@@ -60,6 +61,8 @@ pub struct View {
     pub snapshot: Box<dyn Fn() -> Value + Send + Sync>,
     /// Longest body that is read, in bytes.
     pub body_bytes_max: usize,
+    /// The way to the registry of replicas.
+    pub registry: Handle,
 }
 
 /// A core that has not swept for this long is stuck.
@@ -130,8 +133,17 @@ async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<B
             (view.drain)();
             text(200, "text/plain", "draining\n".to_owned())
         }
-        "/metrics" | "/ready" | "/live" | "/status.json" | "/drain" | "/decisions"
-        | "/snapshot" | "/explain" => text(405, "text/plain", "wrong method\n".to_owned()),
+        "/replicas" if post => replicas::add(view, request).await,
+        path if path.starts_with("/replicas/") && request.method() == Method::DELETE => {
+            replicas::remove(view, &request).await
+        }
+        path if path.starts_with("/replicas/") => {
+            text(405, "text/plain", "wrong method\n".to_owned())
+        }
+        "/replicas" | "/metrics" | "/ready" | "/live" | "/status.json" | "/drain"
+        | "/decisions" | "/snapshot" | "/explain" => {
+            text(405, "text/plain", "wrong method\n".to_owned())
+        }
         _ => text(404, "text/plain", "unknown path\n".to_owned()),
     }
 }
@@ -162,7 +174,7 @@ fn yes_or_no(yes: bool, what: &str) -> Response<Full<Bytes>> {
     }
 }
 
-fn text(status: u16, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+pub(super) fn text(status: u16, kind: &'static str, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     if let Ok(status) = hyper::StatusCode::from_u16(status) {
         *response.status_mut() = status;

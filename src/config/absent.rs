@@ -19,7 +19,6 @@ use Verdict::{Refuse, Warn};
 const ABSENT: &[(&str, &str, Verdict)] = &[
     ("server", "tls", Refuse("requests and keys would travel in clear text")),
     ("server", "h2c", Warn("clients get HTTP/1.1")),
-    ("pool", "discover", Warn("only the listed replicas are used")),
     ("pool", "kv_events", Warn("no prefix index")),
     ("pool", "adapters", Warn("adapters are not loaded on demand")),
     ("pool", "role", Warn("the pool serves whole requests")),

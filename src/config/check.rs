@@ -111,12 +111,8 @@ impl Found<'_> {
                     self.error(at, what);
                 }
             }
-            if pool.replicas.is_empty() {
-                let discover = match pool.discover {
-                    Some(_) => "; discover is not in this version",
-                    None => "",
-                };
-                let what = format!("pool \"{}\" has no replicas{discover}", pool.name);
+            if pool.replicas.is_empty() && pool.discover.is_none() {
+                let what = format!("pool \"{}\" has no replicas", pool.name);
                 self.error(("pool", n, "name", None), what);
             }
         }

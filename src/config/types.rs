@@ -98,11 +98,11 @@ pub struct Pool {
     pub model: Option<String>,
     /// Further names by which requests may ask for this pool.
     pub aliases: Vec<String>,
-    /// At least one.
+    /// At least one, unless they are discovered.
     pub replicas: Vec<Replica>,
     /// Sent upstream as `Authorization: Bearer`; a tenant's key never is.
     pub api_key: Option<Secret>,
-    /// Where replicas would be discovered; not in this version.
+    /// Where further replicas are found.
     pub discover: Option<Discover>,
     /// Folder of the tokenizer.
     pub tokenizer: Option<String>,
@@ -147,6 +147,14 @@ pub struct Replica {
 }
 
 impl Replica {
+    /// Reads `http://host:port`, with an optional final slash.
+    ///
+    /// # Errors
+    /// What is wrong with it, without repeating it.
+    pub fn parse(url: &str) -> Result<Replica, &'static str> {
+        super::pool::parse_replica(url)
+    }
+
     /// The authority for a `Host` field: `host:port`, IPv6 in brackets.
     pub fn authority(&self) -> &str {
         self.url.strip_prefix("http://").unwrap_or(&self.url)
@@ -156,12 +164,36 @@ impl Replica {
 /// `pool.discover`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Discover {
-    /// A DNS name and port.
-    Dns(String),
-    /// A file with one replica a line.
+    /// The addresses of a DNS name.
+    Dns(DnsName),
+    /// The path of a file with one replica a line.
     File(String),
-    /// `namespace/service`.
-    Kubernetes(String),
+    /// The endpoints of a Kubernetes service.
+    Kubernetes(KubernetesService),
+}
+
+/// `pool.discover.dns`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsName {
+    /// The name.
+    pub name: String,
+    /// Port of its addresses; `None`: the name is one of SRV records, which have ports.
+    pub port: Option<u16>,
+    /// The name server to ask; `None`: the system's.
+    pub server: Option<SocketAddr>,
+}
+
+/// `pool.discover.kubernetes`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubernetesService {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub service: String,
+    /// Number or name of the endpoints' port; `None`: `http`, or the first.
+    pub port: Option<String>,
+    /// Path of a kubeconfig; `None`: the pod's service account, or the user's own.
+    pub kubeconfig: Option<String>,
 }
 
 /// `pool.adapters`.

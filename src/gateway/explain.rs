@@ -265,6 +265,7 @@ pub(super) fn snapshot(shared: &Shared) -> Value {
             upstream: "".into(),
             adapter: None,
             holders: None,
+            loads_from: None,
             context_tokens: None,
         };
         let asks = Asks {

@@ -1,7 +1,7 @@
 //! A whole gateway in this process: cores, control thread, usage writer.
 //!
-//! The control thread is an ordinary tokio runtime: it probes replicas, publishes the fleet, serves
-//! the admin listener, and carries out the drain.
+//! The control thread is an ordinary tokio runtime: it keeps the registry of replicas, publishes
+//! the fleet, serves the admin listener, and carries out the drain.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -22,8 +22,9 @@ use crate::admin::{self, Flags, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
+use crate::replicas::registry::{self, Handle, Registry};
 use crate::replicas::share::{self, Share, Stats};
-use crate::replicas::{Fleet, Upkeep, probe};
+use crate::replicas::{Fleet, Tone, Upkeep};
 use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
@@ -220,7 +221,9 @@ fn control_thread(
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let config = Arc::clone(&shared.published.load().config);
-        watch_fleet(shared, &config);
+        let (handle, orders) = registry::channel();
+        let members = registry(shared, &config);
+        tokio::task::spawn_local(members.run(handle.clone(), orders));
         tokio::task::spawn_local(keep_indexes(Arc::clone(shared)));
         if let Some(share) = share {
             let shared = Arc::clone(shared);
@@ -229,7 +232,7 @@ fn control_thread(
             });
         }
         if let Some(addr) = config.server.admin {
-            let view = Arc::new(view(shared));
+            let view = Arc::new(view(shared, handle));
             let (bound, failed) = (bound.clone(), bound.clone());
             tokio::task::spawn_local(async move {
                 let tell = |addr| drop(bound.send(Ok(addr)));
@@ -242,7 +245,7 @@ fn control_thread(
     });
 }
 
-fn view(shared: &Arc<Shared>) -> View {
+fn view(shared: &Arc<Shared>, registry: Handle) -> View {
     let published = Arc::clone(&shared.published);
     let flags = Arc::clone(&shared.flags);
     let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
@@ -258,24 +261,25 @@ fn view(shared: &Arc<Shared>) -> View {
         decisions: Box::new(move || explain::decisions(&decided)),
         snapshot: Box::new(move || explain::snapshot(&shown)),
         body_bytes_max: shared.published.load().body_bytes_max,
+        registry,
     }
 }
 
-/// One probing task a replica; each publishes the fleet anew when it has learned a name.
-fn watch_fleet(shared: &Arc<Shared>, config: &Arc<Config>) {
+/// The registry, and where it publishes.
+fn registry(shared: &Arc<Shared>, config: &Arc<Config>) -> Registry {
     let fleet = Arc::clone(&shared.published.load().fleet);
-    for pool in &fleet.pools {
-        for replica in &pool.replicas {
-            let (pool, replica) = (Arc::clone(pool), Arc::clone(replica));
-            let (shared, config) = (Arc::clone(shared), Arc::clone(config));
-            tokio::task::spawn_local(probe::watch(pool, replica, move || {
-                let old = shared.published.load();
-                let fleet = Arc::new(old.fleet.relearned(&config));
-                let published = Published::new(Arc::clone(&config), fleet, Some(&old));
-                shared.published.publish(published);
-            }));
-        }
-    }
+    let (publishing, logging) = (Arc::clone(shared), Arc::clone(shared));
+    let of = Arc::clone(config);
+    let publish = move |fleet| {
+        let old = publishing.published.load();
+        let published = Published::new(Arc::clone(&of), fleet, Some(&old));
+        publishing.published.publish(published);
+    };
+    let log = move |tone, line: &str| match tone {
+        Tone::Info => logging.log.info(line),
+        Tone::Warn => logging.log.warn(line),
+    };
+    Registry::new(Arc::clone(config), fleet, Box::new(publish), Box::new(log))
 }
 
 /// Keeps the prefix index of each pool in step with its replicas, as long as the task lives.

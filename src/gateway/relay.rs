@@ -92,6 +92,7 @@ async fn stream(
         if frames.seen.content_events > 0 && client.request_bytes > 0 {
             client.forget_request(core);
         }
+        exchange.replica.silence.heard(core.index, core.sweep.now_ms());
         let done = frames.sent();
         exchange.inbox.consume(done);
         if frames.end.is_some() {

@@ -188,6 +188,14 @@ impl<'t> Ticket<'t> {
         predicted_ms.ceil() as u64
     }
 
+    /// When the first byte of the answer is predicted, in ms from dispatch: an answer that is no
+    /// stream comes when it is whole.
+    pub(super) fn first_byte_expected_ms(&self, plan: &Plan<'_>) -> f64 {
+        let Some(pick) = self.routed.as_ref().map(|routed| &routed.pick) else { return 0.0 };
+        let tokens = plan.output_tokens as f64 / plan.sequences.max(1) as f64;
+        pick.ttft_ms + if plan.stream { 0.0 } else { pick.tpot_ms * tokens }
+    }
+
     /// An attempt at a replica begins.
     pub(super) fn attempt(&mut self, lane: &Lane, routed: Routed) {
         self.attempts += 1;

@@ -140,6 +140,8 @@ async fn attempt(
     replica.health.start(core.sweep.now_ms());
     let now_ms = core.sweep.now_ms();
     let mut entry = lane.ledger.enter(core.index, &ticket.dispatch(plan), now_ms);
+    let expected_ms = ticket.first_byte_expected_ms(plan);
+    let _awaiting = replica.silence.sent(core.index, expected_ms, now_ms);
     let due_ms = if plan.stream { 0 } else { ticket.first_token_due_ms() };
     let mut reused = core.idle.take(replica.key, core.sweep.now_ms());
     loop {
@@ -153,6 +155,7 @@ async fn attempt(
         let begun = exchange::begin(core, client, plan, ticket, replica, (&mut stream, &mut inbox));
         match unseen_first_token(core, due_ms, &mut entry, begun).await {
             Ok((head, begun)) => {
+                replica.silence.heard(core.index, core.sweep.now_ms());
                 replica.health.succeeded(core.sweep.now_ms());
                 let replica = Arc::clone(replica);
                 let exchange = Exchange { stream, inbox, replica, head, entry };

@@ -35,12 +35,9 @@ pub(super) struct Asks<'a> {
 impl Asks<'_> {
     /// May the lane with this index be sent the request?
     pub(super) fn eligible(&self, index: usize, lane: &Lane) -> bool {
-        let replica = &lane.replica;
         !self.tried.contains(&index)
             && self.served.holds(lane.member)
-            && replica.addr.load().is_some()
-            && !replica.signals.sleeping()
-            && replica.health.eligible(self.now_ms)
+            && lane.replica.eligible(self.now_ms)
     }
 
     pub(super) fn hashes(&self) -> &[BlockHash] {
@@ -71,7 +68,7 @@ impl Asks<'_> {
             adapter_slots: slots,
             slowness: self.learned.slowness(index, self.now_ms),
             weight: lane.replica.weight,
-            ramp: 1.0,
+            ramp: lane.replica.health.ramp(self.now_ms),
         }
     }
 

@@ -19,6 +19,9 @@ pub struct Served {
     pub adapter: Option<Arc<str>>,
     /// Which replicas of the pool serve it, by their index in it; `None` = all.
     pub holders: Option<Vec<bool>>,
+    /// The path from which any other replica can load it: an adapter of a pool with
+    /// `adapters = "load"`.
+    pub loads_from: Option<Arc<str>>,
     /// Tokens that prompt and answer may have together: as configured, or the least that a
     /// replica tells; `None` = not known.
     pub context_tokens: Option<u64>,
@@ -100,16 +103,11 @@ impl Fleet {
         let mut names = Names::default();
         let mut all_learned = true;
         for (index, (pool, settings)) in pools.iter().zip(&config.pools).enumerate() {
-            all_learned &= pool.replicas.iter().all(|r| r.models.load().is_some());
+            let remembers = !pool.replicas.is_empty() || pool.state.remembers();
+            all_learned &= remembers && pool.replicas.iter().all(|r| r.models.load().is_some());
             names.pool(index, pool, settings);
         }
         Fleet { pools, served: names.served, all_learned, entries: names.entries }
-    }
-
-    /// The same pools with the names as learned by now.
-    #[must_use]
-    pub fn relearned(&self, config: &config::Config) -> Fleet {
-        Fleet::with_names(self.pools.clone(), config)
     }
 
     /// What `name` stands for.
@@ -145,7 +143,18 @@ struct Names {
 impl Names {
     fn pool(&mut self, index: usize, pool: &Pool, settings: &config::Pool) {
         let learned: Vec<_> = pool.replicas.iter().map(|r| r.models.load_full()).collect();
-        let lists = || learned.iter().flatten().flat_map(|list| list.iter());
+        let loads = settings.adapters == config::Adapters::Load;
+        // A pool that is scaled to nothing is still known by its names.
+        let remembered = pool.state.remember(learned.iter().flatten());
+        let remembered = remembered.iter().filter(|e| loads || e.parent.is_none());
+        let remembered: Vec<_> = match learned.iter().flatten().next() {
+            Some(_) if !loads => Vec::new(),
+            _ => remembered.collect(),
+        };
+        let lists = || {
+            let now = learned.iter().flatten().flat_map(|list| list.iter());
+            now.chain(remembered.iter().copied())
+        };
         let base = lists().find(|e| e.parent.is_none());
         let model = settings.model.clone().or_else(|| base.map(|e| e.id.clone()));
         // A name that the replicas list is served by those that list it: adapters, and in a pool
@@ -165,6 +174,7 @@ impl Names {
             upstream: model.as_str().into(),
             adapter: None,
             holders: settings.model.is_none().then(|| holders(model)),
+            loads_from: None,
             context_tokens: context(model),
         });
         if let Some(own) = own {
@@ -186,6 +196,11 @@ impl Names {
                 upstream: entry.id.as_str().into(),
                 adapter: entry.parent.is_some().then(|| entry.id.as_str().into()),
                 holders: Some(holders(&entry.id)),
+                loads_from: entry
+                    .root
+                    .as_deref()
+                    .filter(|_| loads && entry.parent.is_some())
+                    .map(Into::into),
                 // vLLM tells none for an adapter, whose context is its base model's.
                 context_tokens: context(&entry.id)
                     .or_else(|| entry.parent.as_deref().and_then(context)),

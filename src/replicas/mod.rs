@@ -1,26 +1,40 @@
 //! What we know of the fleet.
 //!
-//! The control thread owns the registry: it resolves names, asks `/health` and `/v1/models`, and
-//! publishes a [`Fleet`] whenever its shape changes. Cores only read: the shape as a snapshot,
-//! health and load as atomics of the [`Replica`]s, which keep their identity from one published
-//! fleet to the next, so that ledgers and evidence survive.
+//! The control thread owns the [`registry`]: it takes the lists of the sources, resolves names,
+//! asks each replica for its health, models and load, and publishes a [`Fleet`] whenever its shape
+//! changes. Cores only read: the shape as a snapshot, health and load as atomics of the
+//! [`Replica`]s, which keep their identity from one published fleet to the next, so that ledgers
+//! and evidence survive.
 
+mod client;
+mod describe;
+mod discover;
+mod exposition;
 mod fleet;
 mod health;
 mod in_use;
 mod learn;
 mod ledger;
+mod members;
 mod pool;
-pub mod probe;
+mod probe;
+pub mod registry;
 mod replica;
+mod report;
+mod scrape;
 pub mod share;
 mod signals;
+mod silence;
 mod upkeep;
 
+pub use describe::read_replica;
 pub use fleet::{Fleet, Served, Unresolved};
 pub use health::{Failure, Health, State};
 pub use ledger::{Dispatch, InFlight, Ledger, Sums};
+pub use members::{Refused, Source};
 pub use pool::{LANES_MAX, Lane, Pool, PoolState};
 pub use replica::Replica;
-pub use signals::{Gauges, Load, RANKS_MAX, Signals};
+pub use report::Tone;
+pub use signals::{EventSource, Facts, Gauges, Load, RANKS_MAX, Signals, Totals};
+pub use silence::{Awaiting, Silence, Stall};
 pub use upkeep::Upkeep;

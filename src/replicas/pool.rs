@@ -9,12 +9,15 @@ use super::replica::Replica;
 use super::share::Outbox;
 use super::signals::RANKS_MAX;
 use crate::config;
+use crate::openai::models::Entry;
 use crate::prefix::{Index, Limits, Slot};
 use crate::prompt::model::Model;
 use crate::prompt::standing::Standing;
 
 /// Lanes that a pool can have: a bound of sanity, far over any fleet that is one pool.
 pub const LANES_MAX: usize = 8_192;
+/// Names of models and adapters that a pool remembers.
+const NAMES_MAX: usize = 4_096;
 /// A slot that was given up is not given out again for so long, so that a request which still
 /// holds an older pool cannot credit a newcomer with what the former owner holds.
 const SLOT_REST_MS: u64 = 60_000;
@@ -61,7 +64,7 @@ impl Pool {
     pub(super) fn with_members(&self, members: &[config::Replica], now_ms: u64) -> Pool {
         let replica = |listed: &config::Replica| {
             let kept = self.replicas.iter().find(|replica| replica.is(listed));
-            kept.map_or_else(|| Arc::new(Replica::new(listed)), Arc::clone)
+            kept.map_or_else(|| Arc::new(Replica::new(listed, self.state.cores)), Arc::clone)
         };
         let replicas: Vec<_> = members.iter().map(replica).collect();
         Pool {
@@ -151,6 +154,8 @@ pub struct PoolState {
     pub outbox: Outbox,
     cores: usize,
     seats: Mutex<Seats>,
+    /// Models and adapters that any replica has listed, in order.
+    names: Mutex<Vec<Entry>>,
 }
 
 /// Which replica and rank has which slot and ledger.
@@ -173,7 +178,34 @@ impl PoolState {
             outbox: Outbox::default(),
             cores,
             seats: Mutex::default(),
+            names: Mutex::default(),
         }
+    }
+
+    /// Remembers what replicas list now, and gives all that was ever listed. A name that comes
+    /// back takes the place of what it was.
+    pub(super) fn remember<'l>(
+        &self,
+        lists: impl Iterator<Item = &'l Arc<Vec<Entry>>>,
+    ) -> Vec<Entry> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in lists.flat_map(|list| list.iter()) {
+            match names.iter().position(|known| known.id == entry.id) {
+                Some(at) => {
+                    let known = names.get_mut(at).filter(|known| !known.same(entry));
+                    known.into_iter().for_each(|known| known.clone_from(entry));
+                }
+                None if names.len() < NAMES_MAX => names.push(entry.clone()),
+                None => {}
+            }
+        }
+        names.clone()
+    }
+
+    /// Has any replica ever listed a model?
+    #[must_use]
+    pub(super) fn remembers(&self) -> bool {
+        !self.names.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// The lanes of `replicas`: who had one keeps its slot and ledger.
@@ -253,7 +285,7 @@ mod tests {
             zone: None,
             weight: 1.0,
         };
-        Arc::new(Replica::new(&listed))
+        Arc::new(Replica::new(&listed, 1))
     }
 
     fn tokens(prompt_tokens: u64) -> Dispatch {

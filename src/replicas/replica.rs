@@ -6,12 +6,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 
-use super::health::Health;
+use super::health::{Health, State};
+use super::members::Source;
 use super::signals::Signals;
+use super::silence::Silence;
 use crate::config;
 use crate::openai::models::Entry;
 
@@ -39,12 +41,15 @@ pub struct Replica {
     pub models: ArcSwapOption<Vec<Entry>>,
     /// What it tells of itself, each with its age.
     pub signals: Signals,
+    /// Who waits there, and for how long nothing has come.
+    pub silence: Arc<Silence>,
+    source: AtomicU8,
 }
 
 impl Replica {
-    /// A replica that nothing is known of yet.
+    /// A replica that nothing is known of yet, to which `cores` cores send.
     #[must_use]
-    pub fn new(from: &config::Replica) -> Replica {
+    pub fn new(from: &config::Replica, cores: usize) -> Replica {
         static KEYS: AtomicUsize = AtomicUsize::new(0);
         let ip = from.host.parse().ok().map(|ip| Arc::new(SocketAddr::new(ip, from.port)));
         Replica {
@@ -59,6 +64,8 @@ impl Replica {
             health: Health::default(),
             models: ArcSwapOption::empty(),
             signals: Signals::default(),
+            silence: Arc::new(Silence::new(cores)),
+            source: AtomicU8::new(Source::Config as u8),
         }
     }
 
@@ -69,5 +76,32 @@ impl Replica {
         *self.id == *listed.id
             && self.authority == listed.authority()
             && (self.weight - listed.weight).abs() < f64::EPSILON
+    }
+
+    /// Who lists it.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        let is = |source: &Source| *source as u8 == self.source.load(Ordering::Relaxed);
+        [Source::Discovered, Source::Admin].into_iter().find(is).unwrap_or(Source::Config)
+    }
+
+    /// Enters who lists it.
+    pub(super) fn set_source(&self, source: Source) {
+        self.source.store(source as u8, Ordering::Relaxed);
+    }
+
+    /// May it be sent a request now?
+    #[must_use]
+    pub fn eligible(&self, now_ms: u64) -> bool {
+        self.addr.load().is_some() && self.health.eligible(now_ms) && !self.signals.sleeping(now_ms)
+    }
+
+    /// What the page and the metrics show.
+    #[must_use]
+    pub fn state(&self, now_ms: u64) -> State {
+        match self.health.state(now_ms) {
+            State::Up | State::Joining if self.signals.sleeping(now_ms) => State::Sleeping,
+            state => state,
+        }
     }
 }

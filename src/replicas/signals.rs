@@ -4,10 +4,14 @@
 //! decides by the age what a number is worth; the gateway's own ledger carries routing, and these
 //! only correct it. Time (ms since process start) is an argument.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use arc_swap::ArcSwapOption;
 
 /// Data-parallel ranks of one server that are told apart; a server with more is one to us.
 pub const RANKS_MAX: usize = 32;
+/// A replica that told so long ago that it sleeps may be awake again.
+const ASLEEP_MS_MAX: u64 = 10_000;
 
 /// The load gauges of one engine: of the server, or of one of its data-parallel ranks.
 #[derive(Debug, Default)]
@@ -72,6 +76,43 @@ impl Gauges {
     }
 }
 
+/// What a replica is, as far as it tells; replaced as a whole when it has begun anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Of vLLM, such as `0.32.0`.
+    pub version: Option<String>,
+    /// Does it keep prefixes at all?
+    pub prefix_caching: Option<bool>,
+    /// How it hashes blocks, such as `sha256`.
+    pub hash_algorithm: Option<String>,
+    /// Where each rank publishes its KV events (`/kv_event_sources`), by rank.
+    pub event_sources: Vec<EventSource>,
+}
+
+/// One rank's publisher of KV events, in the words of `/kv_event_sources`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventSource {
+    /// Data-parallel rank.
+    pub rank: u32,
+    /// Where it publishes, such as `tcp://*:5557`.
+    pub endpoint: String,
+    /// Where missed events can be asked for.
+    pub replay_endpoint: Option<String>,
+    /// Topic of its messages.
+    pub topic: String,
+}
+
+/// Counters of the engine itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Requests that lost their blocks to others.
+    pub preemptions: u64,
+    /// Prompt tokens looked up in the prefix cache.
+    pub prefix_queries: u64,
+    /// Of these found.
+    pub prefix_hits: u64,
+}
+
 /// Everything a replica tells. See the module.
 #[derive(Debug, Default)]
 pub struct Signals {
@@ -79,10 +120,15 @@ pub struct Signals {
     pub server: Gauges,
     /// By rank; those past [`ranks`](Self::ranks) say nothing.
     pub by_rank: [Gauges; RANKS_MAX],
+    /// What it is; `None` until it told.
+    pub facts: ArcSwapOption<Facts>,
     ranks: AtomicU32,
     block_tokens: AtomicU32,
     adapter_slots: AtomicU32,
-    sleeping: AtomicBool,
+    /// When it was last told to be asleep; 0 = awake.
+    asleep_ms: AtomicU64,
+    refused: AtomicU64,
+    totals: [AtomicU64; 3],
 }
 
 impl Signals {
@@ -126,15 +172,44 @@ impl Signals {
         self.adapter_slots.store(slots, Relaxed);
     }
 
-    /// Has it been put to sleep? Then `/health` is good and every request hangs.
+    /// Has it been put to sleep? Then `/health` is good and every request hangs. An old word of it
+    /// is not believed: it may be awake, and only its metrics be out of reach.
     #[must_use]
-    pub fn sleeping(&self) -> bool {
-        self.sleeping.load(Relaxed)
+    pub fn sleeping(&self, now_ms: u64) -> bool {
+        let at_ms = self.asleep_ms.load(Relaxed);
+        at_ms != 0 && now_ms.saturating_sub(at_ms) < ASLEEP_MS_MAX
     }
 
     /// Enters its sleep state.
-    pub fn set_sleeping(&self, sleeping: bool) {
-        self.sleeping.store(sleeping, Relaxed);
+    pub fn set_sleeping(&self, sleeping: bool, now_ms: u64) {
+        self.asleep_ms.store(if sleeping { now_ms.max(1) } else { 0 }, Relaxed);
+    }
+
+    /// Values that it told and that no engine can mean, since the start.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    /// Counts such values. Only the control thread writes.
+    pub fn refuse(&self, values: u64) {
+        self.refused.store(self.refused().wrapping_add(values), Relaxed);
+    }
+
+    /// The engine's own counters as last told.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let [preemptions, prefix_queries, prefix_hits] =
+            std::array::from_fn(|i| self.totals.get(i).map_or(0, |total| total.load(Relaxed)));
+        Totals { preemptions, prefix_queries, prefix_hits }
+    }
+
+    /// Enters the engine's own counters.
+    pub fn set_totals(&self, totals: &Totals) {
+        let values = [totals.preemptions, totals.prefix_queries, totals.prefix_hits];
+        for (cell, value) in self.totals.iter().zip(values) {
+            cell.store(value, Relaxed);
+        }
     }
 }
 
@@ -153,5 +228,15 @@ mod tests {
         // A rank beyond what is told apart falls to the server as a whole.
         signals.server.set(&load, 7);
         assert_eq!(signals.gauges(Some(999)).load(7), Some((load, 0)));
+    }
+
+    #[test]
+    fn an_old_word_of_sleep_is_not_believed() {
+        let signals = Signals::default();
+        assert!(!signals.sleeping(0));
+        signals.set_sleeping(true, 1_000);
+        assert!(signals.sleeping(10_999) && !signals.sleeping(11_000));
+        signals.set_sleeping(false, 1_001);
+        assert!(!signals.sleeping(1_001));
     }
 }

@@ -16,6 +16,7 @@ const BLOCK_TOKENS_DEFAULT: u64 = 16;
 #[derive(Debug, Default)]
 pub struct Upkeep {
     capacities: HashMap<Slot, u64>,
+    began: HashMap<Slot, u64>,
 }
 
 impl Upkeep {
@@ -23,6 +24,11 @@ impl Upkeep {
     pub fn run(&mut self, pool: &Pool, now_ms: u64) {
         let index = &pool.state.index;
         for lane in &pool.lanes {
+            // Whoever was away may have lost its cache, which nothing tells but its own events.
+            let began_ms = lane.replica.health.began_ms();
+            if self.began.insert(lane.slot, began_ms).is_some_and(|known| known != began_ms) {
+                index.write(|writer| writer.clear(lane.slot));
+            }
             let blocks = lane.replica.signals.gauges(lane.rank).blocks();
             let capacity = capacity(pool, blocks);
             if blocks > 0 && self.capacities.insert(lane.slot, capacity) != Some(capacity) {

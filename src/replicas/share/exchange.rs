@@ -5,10 +5,13 @@
 //! what takes long is cut into slices, between which the thread's other tasks run.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use redis::aio::MultiplexedConnection;
+use futures_core::Stream;
+use redis::Msg;
+use redis::aio::{MultiplexedConnection, PubSubStream};
 use tokio::task::yield_now;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -83,7 +86,7 @@ impl<'l, F: Fn() -> Arc<Fleet>> Exchange<'l, F> {
                         return down;
                     }
                 }
-                message = messages.next() => match message {
+                message = next(&mut messages) => match message {
                     Some(message) => self.receive(message.get_payload_bytes().to_vec()),
                     None => return Down::Closed,
                 },
@@ -214,6 +217,11 @@ impl<'l, F: Fn() -> Arc<Fleet>> Exchange<'l, F> {
             self.log.info(&format!("sharing load and prefixes with other gateways by {place}"));
         }
     }
+}
+
+/// The next message; `None` when the subscription has ended.
+async fn next(messages: &mut PubSubStream) -> Option<Msg> {
+    poll_fn(|context| Pin::new(&mut *messages).poll_next(context)).await
 }
 
 /// What the hashes of a pool's prompts are of: blocks of so many tokens, or chunks of text (0).
