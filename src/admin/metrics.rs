@@ -9,6 +9,7 @@ use super::prompts::prompts;
 use super::routing::routing;
 use super::server::View;
 use super::shard::{Phase, PoolCells, Shard, Stage};
+use super::share::share;
 use super::signals::{adapters, signals};
 use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
 use crate::runtime::clock;
@@ -29,6 +30,7 @@ pub(super) fn page(view: &View) -> String {
     adapters(&mut page, view);
     prompts(&mut page, view);
     routing(&mut page, view);
+    share(&mut page, view);
     usage(&mut page, view);
     page.into_text()
 }

@@ -10,6 +10,7 @@ mod replicas;
 mod routing;
 mod server;
 mod shard;
+mod share;
 mod signals;
 mod status;
 

@@ -17,6 +17,7 @@ use super::shard::Shard;
 use super::{metrics, replicas, status};
 use crate::replicas::Fleet;
 use crate::replicas::registry::Handle;
+use crate::replicas::share::Stats;
 use crate::runtime::clock;
 use crate::usage::UsageSink;
 
@@ -43,6 +44,8 @@ pub struct View {
     pub fleet: Box<dyn Fn() -> Arc<Fleet> + Send + Sync>,
     /// The usage log.
     pub usage: UsageSink,
+    /// What became of sharing with other gateways.
+    pub share: Arc<Stats>,
     /// Flags of the process.
     pub flags: Arc<Flags>,
     /// Name of the cores' driver.

@@ -23,6 +23,14 @@ pub(super) fn risks(config: &Config) -> Vec<String> {
             "the admin listener {admin} is not on loopback: whoever reaches it can reload and drain"
         ));
     }
+    let clustered = matches!(config.quota.store, QuotaStore::Redis(_));
+    if clustered && config.share.store == ShareStore::Quota && config.share_store().is_none() {
+        warnings.push(
+            "routing.share needs a redis:// URL of its own, since store in [quota] is a cluster's \
+             or sentinel's: each gateway routes by its own view"
+                .to_owned(),
+        );
+    }
     for tenant in config.tenants.iter().filter(|tenant| tenant.keys.is_empty()) {
         warnings.push(format!("tenant \"{}\" has no keys: nobody can be it", tenant.id));
     }

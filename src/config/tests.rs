@@ -44,6 +44,8 @@ pair = "llama-8b"
 [routing]
 policy = "round_robin"
 policy_header = true
+share = "redis://:canary-share@host:6379/1"
+share_every_ms = 200
 [admission]
 headroom_ratio = 0.25
 stale_ms = 6000
@@ -156,7 +158,7 @@ fn every_documented_key_comes_back_with_its_line() {
         }
         keys += 1;
     }
-    assert_eq!(keys, 58);
+    assert_eq!(keys, 60);
 }
 
 #[test]
@@ -238,6 +240,7 @@ fn errors_never_repeat_a_secret() {
         "[[tenant]]\nid = \"t\"\nkeys = \"sk-canary\"\n",
         "[[tenant]]\nid = \"t\"\nkeys = [\"sha256:canary\"]\n",
         "[quota]\nstore = \"rediss://:canary@host\"\n",
+        "[routing]\nshare = \"rediss://:canary@host\"\n",
         "[[pool]]\nname = \"q\"\nreplicas = [\"http://canary:canary@host:1\"]\n",
         "[[pool]]\nname = \"q\"\nreplicas = [\"http://${VLLM_KEY}\"]\n",
         "[[pool]]\nname = \"q\"\nreplicas = [\"http://q:1\"]\napi_key = \"canary \"\n",
@@ -474,4 +477,26 @@ fn json_shows_lists_by_place_and_tiers_by_name() {
     assert_eq!(shown["tier"]["gold"]["weight"]["value"], 4.0);
     assert_eq!(shown["tier"]["default"]["weight"]["origin"], "default");
     assert_eq!(shown["pool"][1]["model"]["value"], Value::Null);
+}
+
+#[test]
+fn gateways_share_through_the_quota_store_unless_told_otherwise() {
+    let store = |more: &str| {
+        let config = Config::from_text("gw.toml", &format!("{POOL}{more}")).unwrap();
+        let said = config.warnings.iter().any(|warning| warning.contains("routing.share"));
+        (config.share_store().map(|url| url.expose().to_owned()), said)
+    };
+    let url = |url: &str| Some(url.to_owned());
+    let quota = |scheme: &str| format!("[quota]\nstore = \"{scheme}://q:1/0\"\n");
+    assert_eq!(store(""), (None, false));
+    assert_eq!(store(&quota("redis")), (url("redis://q:1/0"), false));
+    assert_eq!(store(&quota("redis+cluster")), (None, true));
+    let none = format!("[routing]\nshare = \"none\"\n{}", quota("redis"));
+    assert_eq!(store(&none), (None, false));
+    let own = format!("[routing]\nshare = \"redis://s:2/3\"\n{}", quota("redis+cluster"));
+    assert_eq!(store(&own), (url("redis://s:2/3"), false));
+    for wrong in ["share = \"redis://\"", "share = \"host:6379\"", "share_every_ms = 49"] {
+        let text = format!("{POOL}[routing]\n{wrong}\n");
+        assert!(Config::from_text("gw.toml", &text).is_err(), "{wrong}");
+    }
 }

@@ -18,6 +18,8 @@ pub struct Config {
     pub pools: Vec<Pool>,
     /// `[routing]`.
     pub routing: Routing,
+    /// `[routing]` `share` and `share_every_ms`; see [`Config::share_store`].
+    pub share: Share,
     /// `[admission]`.
     pub admission: Admission,
     /// `[timeouts]`.
@@ -311,6 +313,26 @@ impl Policy {
             Policy::LlmD => "llm_d",
         }
     }
+}
+
+/// What several gateways in front of one fleet tell each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Share {
+    /// Through which store.
+    pub store: ShareStore,
+    /// Time between two batches, 50 to 1,000 ms.
+    pub every_ms: u64,
+}
+
+/// `routing.share`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ShareStore {
+    /// The one of `[quota]`, when that is a `redis://` URL.
+    Quota,
+    /// None: each gateway routes by its own view.
+    None,
+    /// A Redis URL, which may hold a password.
+    Redis(Secret),
 }
 
 /// `[admission]`.

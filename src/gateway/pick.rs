@@ -149,8 +149,11 @@ pub(super) fn pick<'p>(
         core.pools.count_adapter(&core.metrics, adapter, hit);
     }
     let (hashes, depth) = (asks.hashes(), scratch.depth(lane) as usize);
-    if plan.endpoint.generates() && !hashes.is_empty() {
-        plan.pool.state.index.dispatched(lane.slot, hashes, asks.now_ms);
+    if plan.endpoint.generates() {
+        plan.pool.state.outbox.dispatched(lane.slot, plan.adapter, hashes);
+        if !hashes.is_empty() {
+            plan.pool.state.index.dispatched(lane.slot, hashes, asks.now_ms);
+        }
     }
     let pick = Pick { cached_tokens: ticket.cached_tokens(depth as u32), ..pick };
     let decision = core.shared.decisions.get(core.index).and_then(|decisions| {

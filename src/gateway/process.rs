@@ -24,6 +24,7 @@ use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::adapters::{self, Wants};
 use crate::replicas::registry::{self, Handle, Registry};
+use crate::replicas::share::{self, Share, Stats};
 use crate::replicas::{Fleet, Tone, Upkeep};
 use crate::runtime::affinity;
 use crate::runtime::clock;
@@ -82,6 +83,8 @@ impl Gateway {
         if config.usage.path == "none" {
             log.warn("usage.path is \"none\": no usage records are kept");
         }
+        let stats = Arc::default();
+        let share = sharing(&config, &log, &stats)?;
         let models = models::load(&config, &log)?;
         let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, None, clock::now_ms()));
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
@@ -100,6 +103,7 @@ impl Gateway {
             side,
             readers,
             loader,
+            share: stats,
             log,
             flags: Arc::clone(&flags),
         });
@@ -116,7 +120,7 @@ impl Gateway {
         let supervisor = supervisor.map_err(|e| format!("cannot start a thread: {e}"))?;
         let (bound_tx, bound) = mpsc::channel();
         let control = std::thread::Builder::new().name("control".to_owned());
-        let control = control.spawn(move || control_thread(&shared, wants, &bound_tx));
+        let control = control.spawn(move || control_thread(&shared, (wants, share), &bound_tx));
         let control = control.map_err(|e| format!("cannot start a thread: {e}"))?;
         let admin = match config.server.admin {
             None => None,
@@ -187,6 +191,16 @@ fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
     Ok(driver)
 }
 
+/// What tells other gateways, and whose word is heard; `None`: this gateway is alone.
+fn sharing(config: &Config, log: &Log, stats: &Arc<Stats>) -> Result<Option<Share>, String> {
+    let Some(url) = config.share_store() else {
+        log.info("no routing.share: load and prefixes of other gateways are not known here");
+        return Ok(None);
+    };
+    let share = Share::new(url.expose(), config.share.every_ms, Arc::clone(stats));
+    share.map(Some).map_err(|e| format!("cannot use routing.share: {e}"))
+}
+
 fn cpus(config: &Config) -> Result<Vec<usize>, String> {
     match &config.server.cores {
         CoreList::Auto => affinity::allowed().map_err(|e| format!("cannot list the CPUs: {e}")),
@@ -196,7 +210,7 @@ fn cpus(config: &Config) -> Result<Vec<usize>, String> {
 
 fn control_thread(
     shared: &Arc<Shared>,
-    wants: Wants,
+    (wants, share): (Wants, Option<Share>),
     bound: &mpsc::Sender<std::io::Result<SocketAddr>>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -214,6 +228,12 @@ fn control_thread(
         let members = registry(shared, &config);
         tokio::task::spawn_local(members.run(handle.clone(), orders, wants));
         tokio::task::spawn_local(keep_indexes(Arc::clone(shared)));
+        if let Some(share) = share {
+            let shared = Arc::clone(shared);
+            tokio::task::spawn_local(async move {
+                share::run(share, &shared.log, || Arc::clone(&shared.published.load().fleet)).await;
+            });
+        }
         if let Some(addr) = config.server.admin {
             let view = Arc::new(view(shared, handle));
             let (bound, failed) = (bound.clone(), bound.clone());
@@ -236,6 +256,7 @@ fn view(shared: &Arc<Shared>, registry: Handle) -> View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
         usage: shared.usage.clone(),
+        share: Arc::clone(&shared.share),
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),

@@ -12,6 +12,7 @@ use crate::net::Driver;
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::Fleet;
 use crate::replicas::adapters::Loader;
+use crate::replicas::share::Stats;
 use crate::routing::Policy;
 use crate::runtime::log::Log;
 use crate::runtime::snapshot::Snapshot;
@@ -118,6 +119,8 @@ pub(super) struct Shared {
     pub readers: Side<()>,
     /// The way to what loads adapters.
     pub loader: Loader,
+    /// What became of sharing with other gateways.
+    pub share: Arc<Stats>,
     /// Where log lines go.
     pub log: Log,
     /// Drain and stop.

@@ -265,6 +265,13 @@ impl Ledger {
         self.adapters.used(adapter, now_ms)
     }
 
+    /// Another gateway has sent a request for this adapter here.
+    pub fn adapter_used(&self, adapter: u64, now_ms: u64) {
+        if let Some(place) = self.adapters.enter(adapter, now_ms) {
+            self.adapters.leave(place);
+        }
+    }
+
     /// Enters a request on `core`'s line until the guard is dropped on that core.
     #[must_use]
     pub fn enter(self: &Arc<Self>, core: usize, entry: &Dispatch, now_ms: u64) -> InFlight {

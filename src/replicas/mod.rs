@@ -23,6 +23,7 @@ pub mod registry;
 mod replica;
 mod report;
 mod scrape;
+pub mod share;
 mod shelf;
 mod signals;
 mod silence;

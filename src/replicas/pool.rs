@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::ledger::Ledger;
 use super::replica::Replica;
+use super::share::Outbox;
 use super::signals::RANKS_MAX;
 use crate::config;
 use crate::openai::models::Entry;
@@ -149,6 +150,8 @@ pub struct PoolState {
     pub prompts: Standing,
     /// Which lane holds which blocks.
     pub index: Index,
+    /// What other gateways are told of its dispatches.
+    pub outbox: Outbox,
     cores: usize,
     seats: Mutex<Seats>,
     /// Models and adapters that any replica has listed, in order.
@@ -172,6 +175,7 @@ impl PoolState {
         PoolState {
             prompts: Standing::default(),
             index: Index::new(Limits::default()),
+            outbox: Outbox::default(),
             cores,
             seats: Mutex::default(),
             names: Mutex::default(),
