@@ -1,0 +1,302 @@
+//! One simulated gateway: the real picker over its own books and its own prefix index.
+
+use std::sync::Arc;
+
+use crate::engine::EngineParams;
+use crate::prefix::{Index, Limits, Slot};
+use crate::prompt::blocks::{BlockHash, reusable_tokens};
+use crate::routing::{
+    Candidate, Decision, FleetView, Model, Picker, Policy, Request, Residency, Rng,
+};
+
+use super::adapters::Adapters;
+use super::books::{Scraped, Sums, Weight};
+use super::random::stream;
+use super::scenario::Scenario;
+use super::workload::BLOCK_TOKENS;
+
+/// Which block of a prompt names its owner while nobody holds it: the first that texts with the
+/// same preamble differ in, more often than not.
+const OWNER_BLOCK: usize = 3;
+/// What an answer is expected to have before any has ended.
+const OUTPUT_TOKENS: f64 = 300.0;
+/// Bytes that an index may take.
+const INDEX_BYTES_MAX: usize = 1 << 30;
+
+/// A request as it reaches the gateway.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) prompt_tokens: u64,
+    /// Hashes of the session's blocks; the prompt has the first `prompt_blocks`.
+    pub(super) chain: Arc<[BlockHash]>,
+    pub(super) prompt_blocks: usize,
+    pub(super) adapter: u32,
+}
+
+/// What another gateway is told of a dispatch.
+#[derive(Clone, Debug)]
+pub(super) struct News {
+    replica: usize,
+    chain: Arc<[BlockHash]>,
+    blocks: usize,
+    adapter: u32,
+}
+
+/// One gateway.
+pub(super) struct Gateway {
+    picker: Picker,
+    rng: Rng,
+    engine: EngineParams,
+    slo: super::scenario::Slo,
+    shed: bool,
+    ledger: bool,
+    told: bool,
+    index: Index,
+    replicas: Vec<Known>,
+    /// Leading blocks of the prompt at hand that each replica holds.
+    depths: Vec<u32>,
+    news: Vec<News>,
+    /// Answers that have ended: how many, and their tokens.
+    outputs: (u64, f64),
+}
+
+/// What the gateway knows of a replica.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    down: bool,
+    own: Sums,
+    /// What the other gateways said that they have in flight there.
+    others: Sums,
+    scraped: Scraped,
+    /// Uncached tokens sent there since the metrics were read.
+    since_scrape: u64,
+    adapters: Adapters,
+}
+
+impl Gateway {
+    pub(super) fn new(scenario: &Scenario, policy: Policy, number: usize) -> Gateway {
+        let index = Index::new(Limits { bytes_max: INDEX_BYTES_MAX, ..Limits::default() });
+        index.write(|writer| {
+            for replica in 0..scenario.replicas {
+                writer.set_capacity(replica as Slot, scenario.engine.blocks);
+            }
+        });
+        let adapters = Adapters::new(scenario.engine.adapter_slots);
+        let known = Known { adapters, ..Known::default() };
+        Gateway {
+            picker: Picker::new(policy),
+            rng: stream(scenario.seed, 1000 + number as u64),
+            engine: scenario.engine.clone(),
+            slo: scenario.slo,
+            shed: scenario.shed,
+            ledger: scenario.ledger,
+            told: scenario.gossip_us > 0 && scenario.gateways > 1,
+            index,
+            replicas: vec![known; scenario.replicas],
+            depths: vec![0; scenario.replicas],
+            news: Vec::new(),
+            outputs: (0, 0.0),
+        }
+    }
+
+    /// Tokens of an answer to expect.
+    fn output_tokens(&self) -> f64 {
+        let (answers, tokens) = self.outputs;
+        // The guess counts as a few answers.
+        (OUTPUT_TOKENS * 20.0 + tokens) / (20 + answers) as f64
+    }
+
+    /// Chooses a replica.
+    pub(super) fn pick(&mut self, ask: &Ask, may_hold: bool, now_us: u64) -> Decision {
+        let prompt = ask.chain.get(..ask.prompt_blocks).unwrap_or_default();
+        self.index.depths(prompt, &mut self.depths);
+        let owner = prompt.get(OWNER_BLOCK.min(prompt.len().saturating_sub(1)));
+        let request = Request {
+            prompt_tokens: ask.prompt_tokens,
+            output_tokens: self.output_tokens(),
+            output_tokens_max: 0,
+            block_tokens: BLOCK_TOKENS as u32,
+            ttft_limit_ms: self.slo.ttft_limit_ms(ask.prompt_tokens),
+            tpot_limit_ms: self.slo.tpot_ms,
+            adapter: ask.adapter != 0,
+            owner_key: owner.map_or(0, |&hash| hash as u64),
+            may_hold,
+            may_shed: self.shed,
+        };
+        let model =
+            Model { step: &self.engine.step, step_tokens_max: self.engine.step_tokens_max };
+        let view = View {
+            replicas: &self.replicas,
+            depths: &self.depths,
+            engine: &self.engine,
+            ledger: self.ledger,
+            adapter: ask.adapter,
+            most: reusable_tokens(ask.prompt_tokens, BLOCK_TOKENS),
+            now_us,
+        };
+        self.picker.pick(&request, &view, &model, now_us, &mut self.rng)
+    }
+
+    /// A request goes to `replica`; returns what it weighs in the books until it ends.
+    pub(super) fn dispatched(
+        &mut self,
+        replica: usize,
+        ask: &Ask,
+        cached_tokens: u64,
+        prefill_ms: f64,
+        now_us: u64,
+    ) -> Weight {
+        let output_tokens = self.output_tokens();
+        let weight = Weight {
+            prefill_tokens: ask.prompt_tokens.saturating_sub(cached_tokens),
+            tokens: ask.prompt_tokens + output_tokens as u64,
+            kv_tokens: ask.prompt_tokens + (output_tokens / 2.0) as u64,
+        };
+        if let Some(known) = self.replicas.get_mut(replica) {
+            known.own.dispatch(&weight, prefill_ms, now_us);
+            known.since_scrape += weight.prefill_tokens;
+            known.adapters.begin(ask.adapter, now_us);
+        }
+        let prompt = ask.chain.get(..ask.prompt_blocks).unwrap_or_default();
+        self.index.dispatched(replica as Slot, prompt, now_us / 1000);
+        if self.told {
+            let (chain, blocks) = (ask.chain.clone(), ask.prompt_blocks);
+            self.news.push(News { replica, chain, blocks, adapter: ask.adapter });
+        }
+        weight
+    }
+
+    /// The first token of a request has come.
+    pub(super) fn first(&mut self, replica: usize, weight: &Weight) {
+        if let Some(known) = self.replicas.get_mut(replica) {
+            known.own.first(weight);
+        }
+    }
+
+    /// A request has ended, with `output_tokens` if it is complete.
+    pub(super) fn ended(
+        &mut self,
+        replica: usize,
+        weight: &Weight,
+        decoding: bool,
+        adapter: u32,
+        output_tokens: Option<u64>,
+    ) {
+        if let Some(known) = self.replicas.get_mut(replica) {
+            known.own.end(weight, decoding);
+            known.adapters.end(adapter);
+        }
+        if let Some(tokens) = output_tokens {
+            self.outputs = (self.outputs.0 + 1, self.outputs.1 + tokens as f64);
+        }
+    }
+
+    /// The metrics of a replica have been read.
+    pub(super) fn scraped(&mut self, replica: usize, scraped: Scraped) {
+        if let Some(known) = self.replicas.get_mut(replica) {
+            known.scraped = scraped;
+            known.since_scrape = 0;
+        }
+    }
+
+    /// A replica's death shows, or its return. Its cache is empty either way.
+    pub(super) fn set_down(&mut self, replica: usize, down: bool) {
+        if let Some(known) = self.replicas.get_mut(replica) {
+            known.down = down;
+            known.scraped = Scraped::default();
+            known.adapters.forget();
+        }
+        self.index.write(|writer| writer.clear(replica as Slot));
+    }
+
+    /// What it has to tell the others since the last time.
+    pub(super) fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Hears of the others' dispatches.
+    pub(super) fn hear(&mut self, news: &[News], now_us: u64) {
+        for News { replica, chain, blocks, adapter } in news {
+            let prompt = chain.get(..*blocks).unwrap_or_default();
+            self.index.dispatched(*replica as Slot, prompt, now_us / 1000);
+            if let Some(known) = self.replicas.get_mut(*replica) {
+                known.adapters.seen(*adapter, now_us);
+            }
+        }
+    }
+
+    /// What it has in flight at `replica`.
+    pub(super) fn own(&self, replica: usize) -> Sums {
+        self.replicas.get(replica).map_or(Sums::default(), |known| known.own)
+    }
+
+    /// Hears what the others have in flight.
+    pub(super) fn set_others(&mut self, replica: usize, sums: Sums) {
+        if let Some(known) = self.replicas.get_mut(replica) {
+            known.others = sums;
+        }
+    }
+}
+
+/// The fleet as the picker sees it for one request.
+struct View<'a> {
+    replicas: &'a [Known],
+    depths: &'a [u32],
+    engine: &'a EngineParams,
+    ledger: bool,
+    adapter: u32,
+    /// Most tokens of the prompt that a cache can spare.
+    most: u64,
+    now_us: u64,
+}
+
+impl FleetView for View<'_> {
+    fn len(&self) -> usize {
+        self.replicas.len()
+    }
+
+    fn candidate(&self, index: usize) -> Candidate {
+        let (Some(known), Some(&depth)) = (self.replicas.get(index), self.depths.get(index)) else {
+            return Candidate { eligible: false, ..Candidate::default() };
+        };
+        let mut sums = known.own;
+        sums.add(&known.others);
+        let blocks_since = known.since_scrape.div_ceil(BLOCK_TOKENS);
+        let mut candidate = Candidate {
+            eligible: !known.down,
+            cached_tokens: (u64::from(depth) * BLOCK_TOKENS).min(self.most),
+            pending_tokens: sums.pending_tokens,
+            pending_requests: sums.pending_requests,
+            decodes: sums.decodes,
+            decode_kv_tokens: sums.decode_kv_tokens,
+            requests: sums.requests,
+            load_tokens: sums.tokens,
+            blocks: self.engine.blocks,
+            blocks_used: known.scraped.blocks_used + blocks_since,
+            prefill_duty: sums.prefill_duty(self.now_us),
+            adapter: known.adapters.residency(self.adapter),
+            adapters_busy: known.adapters.busy(),
+            adapter_slots: self.engine.adapter_slots,
+            ..Candidate::default()
+        };
+        if !self.ledger {
+            known.scraped.show(&mut candidate);
+        }
+        candidate
+    }
+}
+
+impl Scraped {
+    /// What the metrics tell in the place of own accounts. They have no pending tokens: a request
+    /// that waits counts as its share of what the running ones hold.
+    fn show(&self, candidate: &mut Candidate) {
+        let kv_tokens = self.blocks_used * BLOCK_TOKENS;
+        candidate.pending_requests = self.waiting;
+        candidate.pending_tokens = self.waiting * kv_tokens / self.running.max(1);
+        candidate.decodes = self.running;
+        candidate.decode_kv_tokens = kv_tokens;
+        candidate.requests = self.running + self.waiting;
+        candidate.load_tokens = kv_tokens + candidate.pending_tokens;
+        candidate.blocks_used = self.blocks_used;
+    }
+}
