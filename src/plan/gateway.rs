@@ -6,7 +6,7 @@ use crate::engine::EngineParams;
 use crate::prefix::{Index, Limits, Slot};
 use crate::prompt::blocks::{BlockHash, reusable_tokens};
 use crate::routing::{
-    Candidate, Decision, FleetView, Model, Picker, Policy, Request, Residency, Rng,
+    Candidate, Decision, FleetView, Model, Pick, Picker, Policy, Request, Residency, Rng,
 };
 
 use super::adapters::Adapters;
@@ -31,6 +31,20 @@ pub(super) struct Ask {
     pub(super) chain: Arc<[BlockHash]>,
     pub(super) prompt_blocks: usize,
     pub(super) adapter: u32,
+}
+
+/// A request that was sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent {
+    pub(super) replica: usize,
+    pub(super) adapter: u32,
+    /// Tokens of the prompt that the replica was thought to hold.
+    pub(super) cached_tokens: u64,
+    weight: Weight,
+    at_us: u64,
+    /// Predicted.
+    ttft_ms: f64,
+    tpot_ms: f64,
 }
 
 /// What another gateway is told of a dispatch.
@@ -137,23 +151,17 @@ impl Gateway {
         self.picker.pick(&request, &view, &model, now_us, &mut self.rng)
     }
 
-    /// A request goes to `replica`; returns what it weighs in the books until it ends.
-    pub(super) fn dispatched(
-        &mut self,
-        replica: usize,
-        ask: &Ask,
-        cached_tokens: u64,
-        prefill_ms: f64,
-        now_us: u64,
-    ) -> Weight {
+    /// A request goes where it was picked for; returns what its end needs.
+    pub(super) fn dispatched(&mut self, pick: &Pick, ask: &Ask, now_us: u64) -> Sent {
         let output_tokens = self.output_tokens();
         let weight = Weight {
-            prefill_tokens: ask.prompt_tokens.saturating_sub(cached_tokens),
+            prefill_tokens: ask.prompt_tokens.saturating_sub(pick.cached_tokens),
             tokens: ask.prompt_tokens + output_tokens as u64,
             kv_tokens: ask.prompt_tokens + (output_tokens / 2.0) as u64,
         };
+        let replica = pick.replica;
         if let Some(known) = self.replicas.get_mut(replica) {
-            known.own.dispatch(&weight, prefill_ms, now_us);
+            known.own.dispatch(&weight, pick.prefill_ms, now_us);
             known.since_scrape += weight.prefill_tokens;
             known.adapters.begin(ask.adapter, now_us);
         }
@@ -163,28 +171,35 @@ impl Gateway {
             let (chain, blocks) = (ask.chain.clone(), ask.prompt_blocks);
             self.news.push(News { replica, chain, blocks, adapter: ask.adapter });
         }
-        weight
+        let Pick { cached_tokens, ttft_ms, tpot_ms, .. } = *pick;
+        let adapter = ask.adapter;
+        Sent { replica, adapter, weight, cached_tokens, ttft_ms, tpot_ms, at_us: now_us }
+    }
+
+    /// Whether it believes that `replica` has the adapter loaded.
+    pub(super) fn has_adapter(&self, replica: usize, adapter: u32) -> bool {
+        let known = self.replicas.get(replica);
+        known.is_some_and(|known| known.adapters.residency(adapter) == Residency::Resident)
     }
 
     /// The first token of a request has come.
-    pub(super) fn first(&mut self, replica: usize, weight: &Weight) {
-        if let Some(known) = self.replicas.get_mut(replica) {
-            known.own.first(weight);
+    pub(super) fn first(&mut self, sent: &Sent, _now_us: u64) {
+        if let Some(known) = self.replicas.get_mut(sent.replica) {
+            known.own.first(&sent.weight);
         }
     }
 
     /// A request has ended, with `output_tokens` if it is complete.
     pub(super) fn ended(
         &mut self,
-        replica: usize,
-        weight: &Weight,
+        sent: &Sent,
         decoding: bool,
-        adapter: u32,
         output_tokens: Option<u64>,
+        _now_us: u64,
     ) {
-        if let Some(known) = self.replicas.get_mut(replica) {
-            known.own.end(weight, decoding);
-            known.adapters.end(adapter);
+        if let Some(known) = self.replicas.get_mut(sent.replica) {
+            known.own.end(&sent.weight, decoding);
+            known.adapters.end(sent.adapter);
         }
         if let Some(tokens) = output_tokens {
             self.outputs = (self.outputs.0 + 1, self.outputs.1 + tokens as f64);
