@@ -9,7 +9,14 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod affinity;
+mod choose;
+pub mod cost;
+pub mod fit;
+pub mod output;
 pub mod picker;
+mod predict;
+mod published;
 mod simple;
 pub mod types;
 

@@ -3,21 +3,33 @@
 //! It owns the scratch of a pick, so that a pick allocates nothing once the fleet has been seen,
 //! and the state of the policies that keep some.
 
-use super::simple;
+use super::affinity::Owners;
+use super::cost::{self, Params, Scored};
+use super::predict::Predictor;
 use super::types::{Decision, FleetView, Model, Pick, Policy, Request, Rng};
+use super::{published, simple};
 
 /// Picks by one policy.
 #[derive(Debug)]
 pub struct Picker {
     policy: Policy,
+    params: Params,
     turn: u64,
+    owners: Owners,
+    scored: Vec<Scored>,
 }
 
 impl Picker {
     /// A picker by `policy`.
     #[must_use]
     pub fn new(policy: Policy) -> Picker {
-        Picker { policy, turn: 0 }
+        Picker::with_params(policy, Params::default())
+    }
+
+    /// A picker whose cost has other weights.
+    #[must_use]
+    pub fn with_params(policy: Policy, params: Params) -> Picker {
+        Picker { policy, params, turn: 0, owners: Owners::default(), scored: Vec::new() }
     }
 
     /// The policy.
@@ -35,16 +47,40 @@ impl Picker {
         now_us: u64,
         rng: &mut Rng,
     ) -> Decision {
-        let _ = (request, model, now_us);
+        let _ = now_us;
         let chosen = match self.policy {
+            Policy::Cost => {
+                return cost::pick(&self.params, request, view, model, &mut self.scored, rng);
+            }
+            Policy::P2c => simple::two_choices(view, rng),
             Policy::RoundRobin => {
                 self.turn = self.turn.wrapping_add(1);
                 simple::in_turn(view, self.turn)
             }
             Policy::LeastRequests => simple::least_requests(view, rng),
-            _ => simple::two_choices(view, rng),
+            Policy::PrefixAffinity => self.owners.pick(request, view, rng),
+            Policy::Lmetric => published::lmetric(request, view, rng),
+            Policy::CacheAware => published::cache_aware(request, view, rng),
+            Policy::Preble => published::preble(request, view, model, rng),
+            Policy::Dynamo => published::dynamo(request, view, rng),
+            Policy::LlmD => published::llm_d(request, view, rng),
         };
-        chosen
-            .map_or(Decision::Nobody, |replica| Decision::Pick(Pick { replica, ..Pick::default() }))
+        chosen.map_or(Decision::Nobody, |replica| {
+            Decision::Pick(predicted(replica, request, view, model))
+        })
+    }
+}
+
+/// What to expect of the replica that another policy chose.
+fn predicted(replica: usize, request: &Request, view: &impl FleetView, model: &Model<'_>) -> Pick {
+    let candidate = view.candidate(replica);
+    let times = Predictor::new(model, request).times(&candidate);
+    Pick {
+        replica,
+        cached_tokens: candidate.cached_tokens,
+        ttft_ms: times.ttft_ms,
+        tpot_ms: times.tpot_ms,
+        prefill_ms: times.prefill_ms,
+        ..Pick::default()
     }
 }
