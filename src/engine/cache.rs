@@ -23,7 +23,7 @@ use super::table::Table;
 use crate::prompt::blocks::BlockHash;
 
 /// The chained hashes of a request's blocks.
-pub(super) type Chain = Arc<[BlockHash]>;
+pub type Chain = Arc<[BlockHash]>;
 
 /// Upper half of the hash of a block that only its own request can find again.
 const OWN: BlockHash = (u64::MAX as BlockHash) << 64;
@@ -73,15 +73,23 @@ impl Run {
 
 /// What one request holds: a path of the tree, and blocks of its own.
 #[derive(Debug)]
-pub(super) struct Holding {
+pub struct Holding {
     /// The last run of the path.
     leaf: u32,
     /// Its copies of cached blocks, as a list.
     copies: u32,
     /// Blocks of the path.
-    pub(super) path: u64,
+    path: u64,
     /// Blocks that nobody finds: the one that fills, and those beyond the chain.
-    pub(super) own: u64,
+    own: u64,
+}
+
+impl Holding {
+    /// Blocks in all.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.path + self.own
+    }
 }
 
 impl Default for Holding {
@@ -92,11 +100,11 @@ impl Default for Holding {
 
 /// What a chain finds in the cache.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hit {
+pub struct Hit {
     /// Leading blocks that are cached.
-    pub(super) blocks: u64,
+    pub blocks: u64,
     /// Those of them that nobody holds, so that holding them leaves less for others.
-    pub(super) idle: u64,
+    pub idle: u64,
     leaf: u32,
     /// Blocks of the last run that match.
     in_leaf: u32,
@@ -104,7 +112,7 @@ pub(super) struct Hit {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct KvCache {
+pub struct KvCache {
     total: u64,
     /// Blocks that were never used.
     fresh: u64,
@@ -114,8 +122,8 @@ pub(super) struct KvCache {
     /// Cached runs by their first hash.
     firsts: Table,
     lru: List<0>,
-    pub(super) recording: bool,
-    pub(super) events: Vec<KvEvent>,
+    recording: bool,
+    events: Vec<KvEvent>,
 }
 
 fn key(hash: BlockHash) -> u64 {
@@ -155,7 +163,9 @@ pub(super) fn own_chain(chain: &Chain, id: u64, blocks: u64) -> Chain {
 }
 
 impl KvCache {
-    pub(super) fn new(blocks: u64) -> KvCache {
+    /// An empty one.
+    #[must_use]
+    pub fn new(blocks: u64) -> KvCache {
         KvCache {
             total: blocks,
             fresh: blocks,
@@ -168,17 +178,21 @@ impl KvCache {
         }
     }
 
-    pub(super) fn total(&self) -> u64 {
+    /// Blocks in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
         self.total
     }
 
     /// Blocks that a request can have: never used, or to be evicted.
-    pub(super) fn free(&self) -> u64 {
+    #[must_use]
+    pub fn free(&self) -> u64 {
         self.fresh + self.idle
     }
 
     /// The leading blocks of `hashes` that are cached.
-    pub(super) fn lookup(&self, hashes: &[BlockHash]) -> Hit {
+    #[must_use]
+    pub fn lookup(&self, hashes: &[BlockHash]) -> Hit {
         let mut hit = Hit { blocks: 0, idle: 0, leaf: NONE, in_leaf: 0 };
         let mut rest = hashes;
         while let Some((at, run)) = self.find(rest) {
@@ -194,8 +208,8 @@ impl KvCache {
         hit
     }
 
-    /// Holds what was found.
-    pub(super) fn acquire(&mut self, hit: &Hit) -> Holding {
+    /// Holds what was found; nothing may have changed since.
+    pub fn acquire(&mut self, hit: &Hit) -> Holding {
         let leaf = self.split(hit.leaf, hit.in_leaf);
         let mut at = leaf;
         while let Some(parent) = self.hold(at) {
@@ -206,7 +220,7 @@ impl KvCache {
 
     /// Gives a request `blocks` of its own, evicting what it must; false and nothing if there are
     /// not so many.
-    pub(super) fn take(&mut self, holding: &mut Holding, blocks: u64) -> bool {
+    pub fn take(&mut self, holding: &mut Holding, blocks: u64) -> bool {
         if blocks > self.free() {
             return false;
         }
@@ -223,7 +237,7 @@ impl KvCache {
 
     /// Makes the first of a request's own blocks findable, so that the path reaches block `to` of
     /// its chain or the chain's end.
-    pub(super) fn store(&mut self, holding: &mut Holding, id: u64, chain: &Chain, to: u64) {
+    pub fn store(&mut self, holding: &mut Holding, id: u64, chain: &Chain, to: u64) {
         let to = to.min(chain.len() as u64).min(holding.path + holding.own);
         while holding.path < to {
             let blocks = match self.store_some(holding, chain, to) {
@@ -239,7 +253,7 @@ impl KvCache {
     }
 
     /// Gives everything back: the tail first, so that it is evicted first.
-    pub(super) fn release(&mut self, holding: &mut Holding) {
+    pub fn release(&mut self, holding: &mut Holding) {
         let Holding { leaf, copies, own, .. } = std::mem::take(holding);
         self.release_own(own);
         let mut copy = copies;
@@ -262,8 +276,18 @@ impl KvCache {
         }
     }
 
+    /// Whether to keep [`KvEvent`]s; off at first.
+    pub fn record_events(&mut self, on: bool) {
+        self.recording = on;
+    }
+
+    /// Moves the events so far to `out`, in order.
+    pub fn take_events(&mut self, out: &mut Vec<KvEvent>) {
+        out.append(&mut self.events);
+    }
+
     /// Forgets all blocks, if nobody holds one.
-    pub(super) fn reset(&mut self) -> bool {
+    pub fn reset(&mut self) -> bool {
         if self.free() != self.total {
             return false;
         }

@@ -26,13 +26,13 @@ mod work;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+pub use cache::{Chain, Hit, Holding, KvCache};
 pub use params::EngineParams;
 pub use step::{Step, StepModel};
 pub use work::{KvEvent, Progress, Work};
 
 use crate::prompt::blocks::BlockHash;
 use adapters::Adapters;
-use cache::KvCache;
 use sequence::{BUCKET, End, RUNNING, Sequence, State};
 use slab::{List, NONE, Slab};
 use table::Table;
@@ -232,12 +232,23 @@ impl Engine {
 
     /// Whether to keep [`KvEvent`]s; off at first.
     pub fn record_events(&mut self, on: bool) {
-        self.cache.recording = on;
+        self.cache.record_events(on);
     }
 
     /// Moves the events of all steps that are over to `out`, in order.
     pub fn take_events(&mut self, out: &mut Vec<KvEvent>) {
         out.append(&mut self.events);
+    }
+
+    /// Steps that are over.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Gives the engine another step model, from the next step on.
+    pub fn set_step(&mut self, step: StepModel) {
+        self.params.step = step;
     }
 
     fn end_step(&mut self, at_us: u64, out: &mut Vec<Progress>) {
@@ -264,7 +275,7 @@ impl Engine {
             self.begin_decode(at, at_us, out);
         }
         self.done = done;
-        self.events.append(&mut self.cache.events);
+        self.cache.take_events(&mut self.events);
     }
 
     /// A prefill is over, and with it the next token is there.

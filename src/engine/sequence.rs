@@ -147,7 +147,7 @@ impl Sequence {
     }
 
     pub(super) fn blocks(&self) -> u64 {
-        self.holding.path + self.holding.own
+        self.holding.blocks()
     }
 }
 

@@ -1,7 +1,6 @@
 //! What goes into an engine and what comes out.
 
-use std::sync::Arc;
-
+use super::Chain;
 use crate::prompt::blocks::BlockHash;
 
 /// A request as the engine sees it.
@@ -11,7 +10,7 @@ pub struct Work {
     pub id: u64,
     /// Chained hashes of the full blocks of the prompt, and of the answer behind it as far as it is
     /// known. A block beyond the chain is computed, but nobody finds it again.
-    pub hashes: Arc<[BlockHash]>,
+    pub hashes: Chain,
     /// Tokens of the prompt.
     pub prompt_tokens: u64,
     /// Tokens that each of its sequences will generate, at least 1.

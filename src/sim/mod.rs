@@ -8,7 +8,7 @@
 //! | `routes`, `errors`, `metrics` | paths, refusals in vLLM's words, `/metrics` |
 //! | `body`, `call` | what a request asks for; the answer is planned before its first byte |
 //! | `exact` | prompts as a real tokenizer counts them, when one is given |
-//! | `generate`, `pace`, [`engine`] | admitted, paced, sent, released |
+//! | `generate`, `pace` | admitted, paced by an [`engine`](crate::engine), sent, released |
 //! | `answer`, `chat`, `messages`, `responses` | the shapes of the APIs |
 //! | `wire`, `date`, `gzip` | heads, chunks, and the faults that strike bytes |
 //! | `fault`, `replica`, `cache`, `stats`, `token`, `config` | state and values |
@@ -27,7 +27,6 @@ mod config;
 mod connection;
 mod date;
 mod door;
-pub mod engine;
 mod errors;
 mod exact;
 mod fault;

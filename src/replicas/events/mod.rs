@@ -1,0 +1,1 @@
+//! Exact knowledge of what each engine holds, from its own KV events.
