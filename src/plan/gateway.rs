@@ -5,6 +5,8 @@ use std::sync::Arc;
 use crate::engine::EngineParams;
 use crate::prefix::{Index, Limits, Slot};
 use crate::prompt::blocks::{BlockHash, reusable_tokens};
+use crate::routing::fit::{Kind, Observation, Scale, Slowness};
+use crate::routing::output::Lengths;
 use crate::routing::{
     Candidate, Decision, FleetView, Model, Pick, Picker, Policy, Request, Residency, Rng,
 };
@@ -18,8 +20,8 @@ use super::workload::BLOCK_TOKENS;
 /// Which block of a prompt names its owner while nobody holds it: the first that texts with the
 /// same preamble differ in, more often than not.
 const OWNER_BLOCK: usize = 3;
-/// What an answer is expected to have before any has ended.
-const OUTPUT_TOKENS: f64 = 300.0;
+/// Answers from so many tokens on tell how fast a replica decodes.
+const TPOT_TOKENS_MIN: u64 = 16;
 /// Bytes that an index may take.
 const INDEX_BYTES_MAX: usize = 1 << 30;
 
@@ -42,9 +44,10 @@ pub(super) struct Sent {
     pub(super) cached_tokens: u64,
     weight: Weight,
     at_us: u64,
-    /// Predicted.
+    /// Predicted, and the slowness that the prediction took.
     ttft_ms: f64,
     tpot_ms: f64,
+    slowness: f64,
 }
 
 /// What another gateway is told of a dispatch.
@@ -66,16 +69,16 @@ pub(super) struct Gateway {
     ledger: bool,
     told: bool,
     index: Index,
+    scale: Scale,
+    lengths: Lengths,
     replicas: Vec<Known>,
     /// Leading blocks of the prompt at hand that each replica holds.
     depths: Vec<u32>,
     news: Vec<News>,
-    /// Answers that have ended: how many, and their tokens.
-    outputs: (u64, f64),
 }
 
 /// What the gateway knows of a replica.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Known {
     down: bool,
     own: Sums,
@@ -85,6 +88,7 @@ struct Known {
     /// Uncached tokens sent there since the metrics were read.
     since_scrape: u64,
     adapters: Adapters,
+    slowness: Slowness,
 }
 
 impl Gateway {
@@ -95,29 +99,26 @@ impl Gateway {
                 writer.set_capacity(replica as Slot, scenario.engine.blocks);
             }
         });
-        let adapters = Adapters::new(scenario.engine.adapter_slots);
-        let known = Known { adapters, ..Known::default() };
+        let known = || {
+            let adapters = Adapters::new(scenario.engine.adapter_slots);
+            Known { adapters, ..Known::default() }
+        };
         Gateway {
             picker: Picker::new(policy),
             rng: stream(scenario.seed, 1000 + number as u64),
             engine: scenario.engine.clone(),
             slo: scenario.slo,
             shed: scenario.shed,
-            ledger: scenario.ledger,
+            // This policy is published for scraped numbers.
+            ledger: scenario.ledger && policy != Policy::LlmD,
             told: scenario.gossip_us > 0 && scenario.gateways > 1,
             index,
-            replicas: vec![known; scenario.replicas],
+            scale: Scale::default(),
+            lengths: Lengths::new(),
+            replicas: (0..scenario.replicas).map(|_| known()).collect(),
             depths: vec![0; scenario.replicas],
             news: Vec::new(),
-            outputs: (0, 0.0),
         }
-    }
-
-    /// Tokens of an answer to expect.
-    fn output_tokens(&self) -> f64 {
-        let (answers, tokens) = self.outputs;
-        // The guess counts as a few answers.
-        (OUTPUT_TOKENS * 20.0 + tokens) / (20 + answers) as f64
     }
 
     /// Chooses a replica.
@@ -127,7 +128,7 @@ impl Gateway {
         let owner = prompt.get(OWNER_BLOCK.min(prompt.len().saturating_sub(1)));
         let request = Request {
             prompt_tokens: ask.prompt_tokens,
-            output_tokens: self.output_tokens(),
+            output_tokens: self.lengths.expect(None, 0).mean,
             output_tokens_max: 0,
             block_tokens: BLOCK_TOKENS as u32,
             ttft_limit_ms: self.slo.ttft_limit_ms(ask.prompt_tokens),
@@ -145,6 +146,7 @@ impl Gateway {
             engine: &self.engine,
             ledger: self.ledger,
             adapter: ask.adapter,
+            scale: &self.scale,
             most: reusable_tokens(ask.prompt_tokens, BLOCK_TOKENS),
             now_us,
         };
@@ -153,17 +155,19 @@ impl Gateway {
 
     /// A request goes where it was picked for; returns what its end needs.
     pub(super) fn dispatched(&mut self, pick: &Pick, ask: &Ask, now_us: u64) -> Sent {
-        let output_tokens = self.output_tokens();
+        let output_tokens = self.lengths.expect(None, 0).mean;
         let weight = Weight {
             prefill_tokens: ask.prompt_tokens.saturating_sub(pick.cached_tokens),
             tokens: ask.prompt_tokens + output_tokens as u64,
             kv_tokens: ask.prompt_tokens + (output_tokens / 2.0) as u64,
         };
         let replica = pick.replica;
+        let mut slowness = 1.0;
         if let Some(known) = self.replicas.get_mut(replica) {
             known.own.dispatch(&weight, pick.prefill_ms, now_us);
             known.since_scrape += weight.prefill_tokens;
             known.adapters.begin(ask.adapter, now_us);
+            slowness = known.slowness.get(&self.scale, now_us / 1000);
         }
         let prompt = ask.chain.get(..ask.prompt_blocks).unwrap_or_default();
         self.index.dispatched(replica as Slot, prompt, now_us / 1000);
@@ -172,8 +176,8 @@ impl Gateway {
             self.news.push(News { replica, chain, blocks, adapter: ask.adapter });
         }
         let Pick { cached_tokens, ttft_ms, tpot_ms, .. } = *pick;
-        let adapter = ask.adapter;
-        Sent { replica, adapter, weight, cached_tokens, ttft_ms, tpot_ms, at_us: now_us }
+        let (adapter, at_us) = (ask.adapter, now_us);
+        Sent { replica, adapter, weight, cached_tokens, ttft_ms, tpot_ms, slowness, at_us }
     }
 
     /// Whether it believes that `replica` has the adapter loaded.
@@ -183,26 +187,31 @@ impl Gateway {
     }
 
     /// The first token of a request has come.
-    pub(super) fn first(&mut self, sent: &Sent, _now_us: u64) {
-        if let Some(known) = self.replicas.get_mut(sent.replica) {
-            known.own.first(&sent.weight);
-        }
+    pub(super) fn first(&mut self, sent: &Sent, now_us: u64) {
+        let Some(known) = self.replicas.get_mut(sent.replica) else { return };
+        known.own.first(&sent.weight);
+        let actual_ms = (now_us - sent.at_us) as f64 / 1e3;
+        let predicted_ms = sent.ttft_ms / sent.slowness;
+        let seen = Observation { kind: Kind::Ttft, predicted_ms, actual_ms };
+        known.slowness.observe(&self.scale, seen, now_us / 1000);
     }
 
-    /// A request has ended, with `output_tokens` if it is complete.
-    pub(super) fn ended(
-        &mut self,
-        sent: &Sent,
-        decoding: bool,
-        output_tokens: Option<u64>,
-        _now_us: u64,
-    ) {
+    /// A request has ended.
+    pub(super) fn ended(&mut self, sent: &Sent, decoding: bool) {
         if let Some(known) = self.replicas.get_mut(sent.replica) {
             known.own.end(&sent.weight, decoding);
             known.adapters.end(sent.adapter);
         }
-        if let Some(tokens) = output_tokens {
-            self.outputs = (self.outputs.0 + 1, self.outputs.1 + tokens as f64);
+    }
+
+    /// The request that has ended was complete.
+    pub(super) fn answered(&mut self, sent: &Sent, tokens: u64, tpot_ms: f64, now_us: u64) {
+        self.lengths.observe(None, 0, tokens);
+        let Some(known) = self.replicas.get_mut(sent.replica) else { return };
+        if tokens >= TPOT_TOKENS_MIN {
+            let predicted_ms = sent.tpot_ms / sent.slowness;
+            let seen = Observation { kind: Kind::Tpot, predicted_ms, actual_ms: tpot_ms };
+            known.slowness.observe(&self.scale, seen, now_us / 1000);
         }
     }
 
@@ -215,11 +224,12 @@ impl Gateway {
     }
 
     /// A replica's death shows, or its return. Its cache is empty either way.
-    pub(super) fn set_down(&mut self, replica: usize, down: bool) {
+    pub(super) fn set_down(&mut self, replica: usize, down: bool, now_us: u64) {
         if let Some(known) = self.replicas.get_mut(replica) {
             known.down = down;
             known.scraped = Scraped::default();
             known.adapters.forget();
+            known.slowness.reset(now_us / 1000);
         }
         self.index.write(|writer| writer.clear(replica as Slot));
     }
@@ -260,6 +270,7 @@ struct View<'a> {
     engine: &'a EngineParams,
     ledger: bool,
     adapter: u32,
+    scale: &'a Scale,
     /// Most tokens of the prompt that a cache can spare.
     most: u64,
     now_us: u64,
@@ -292,6 +303,7 @@ impl FleetView for View<'_> {
             adapter: known.adapters.residency(self.adapter),
             adapters_busy: known.adapters.busy(),
             adapter_slots: self.engine.adapter_slots,
+            slowness: known.slowness.get(self.scale, self.now_us / 1000),
             ..Candidate::default()
         };
         if !self.ledger {

@@ -13,6 +13,7 @@ mod agenda;
 mod books;
 mod endless;
 mod gateway;
+pub mod capacity;
 pub mod mix;
 pub mod outcome;
 mod random;

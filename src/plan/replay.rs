@@ -137,7 +137,7 @@ impl<'a> Run<'a> {
         }
         for slot in 0..self.conversations.len() {
             if self.phase(slot) != Phase::Idle {
-                self.take_off(slot, None);
+                self.take_off(slot);
                 self.end(slot, End::Unfinished);
             }
         }
@@ -316,16 +316,18 @@ impl<'a> Run<'a> {
         self.tally.output_tokens += u64::from(turn.output_tokens);
         let tokens_after = u64::from(turn.output_tokens).saturating_sub(1);
         let ms = |us: u64| us as f64 / 1e3;
-        let end = End::Completed {
-            ttft_ms: ms(first_us - arrived_us),
-            tpot_ms: ms(self.now_us - first_us) / tokens_after.max(1) as f64,
-        };
-        self.take_off(slot, Some(u64::from(turn.output_tokens)));
-        self.end(slot, end);
+        let ttft_ms = ms(first_us - arrived_us);
+        let tpot_ms = ms(self.now_us - first_us) / tokens_after.max(1) as f64;
+        if let Some(gateway) = self.gateways.get_mut(conversation.gateway) {
+            let tokens = u64::from(turn.output_tokens);
+            gateway.answered(&conversation.sent, tokens, tpot_ms, self.now_us);
+        }
+        self.take_off(slot);
+        self.end(slot, End::Completed { ttft_ms, tpot_ms });
     }
 
-    /// Takes a request out of the books of its gateway; `output_tokens` if it is complete.
-    fn take_off(&mut self, slot: usize, output_tokens: Option<u64>) {
+    /// Takes a request out of the books of its gateway.
+    fn take_off(&mut self, slot: usize) {
         let Some(conversation) = self.conversations.get_mut(slot) else { return };
         conversation.sending = conversation.sending.wrapping_add(1);
         let decoding = match conversation.phase {
@@ -335,7 +337,7 @@ impl<'a> Run<'a> {
         };
         let number = conversation.gateway;
         if let Some(gateway) = self.gateways.get_mut(number) {
-            gateway.ended(&conversation.sent, decoding, output_tokens, self.now_us);
+            gateway.ended(&conversation.sent, decoding);
         }
         conversation.phase = Phase::Picking;
         self.try_held(number);
@@ -437,7 +439,8 @@ impl<'a> Run<'a> {
     /// What the dead replica had is lost; what has not begun to answer is sent elsewhere.
     fn crash_seen(&mut self, crash: usize) {
         let Some(crash) = self.scenario.crashes.get(crash) else { return };
-        self.gateways.iter_mut().for_each(|gateway| gateway.set_down(crash.replica, true));
+        let now_us = self.now_us;
+        self.gateways.iter_mut().for_each(|gateway| gateway.set_down(crash.replica, true, now_us));
         let lost: Vec<usize> = (0..self.conversations.len())
             .filter(|&slot| matches!(self.phase(slot), Phase::Sent | Phase::Decoding))
             .filter(|&slot| self.conversations.get(slot).is_some_and(|c| c.sent.replica == crash.replica))
@@ -445,7 +448,7 @@ impl<'a> Run<'a> {
         for slot in lost {
             let attempts = self.conversations.get(slot).map_or(0, |c| c.attempts);
             let again = self.phase(slot) == Phase::Sent && attempts < Scenario::ATTEMPTS_MAX;
-            self.take_off(slot, None);
+            self.take_off(slot);
             if again {
                 self.tally.retried += 1;
                 self.pick(slot);
@@ -460,7 +463,8 @@ impl<'a> Run<'a> {
             replica.come_back();
         }
         let Some(crash) = self.scenario.crashes.get(index) else { return };
-        self.gateways.iter_mut().for_each(|gateway| gateway.set_down(crash.replica, false));
+        let now_us = self.now_us;
+        self.gateways.iter_mut().for_each(|gateway| gateway.set_down(crash.replica, false, now_us));
         (0..self.gateways.len()).for_each(|gateway| self.try_held(gateway));
     }
 

@@ -1,6 +1,6 @@
 //! A simulated replica: the engine model, and whether it lives.
 
-use crate::engine::{Engine, EngineParams, Progress, StepModel, Work};
+use crate::engine::{Engine, EngineParams, Progress, Work};
 
 use super::books::Scraped;
 
@@ -18,7 +18,7 @@ pub(super) struct Replica {
 impl Replica {
     /// A replica whose steps take `factor` times as long as the engine's.
     pub(super) fn new(params: &EngineParams, factor: f64) -> Replica {
-        let params = EngineParams { step: slower(&params.step, factor), ..params.clone() };
+        let params = EngineParams { step: params.step.slowed(factor), ..params.clone() };
         let engine = Engine::new(params.clone());
         Replica { engine, params, alive: true, preemptions: 0, scheduled_us: None }
     }
@@ -70,16 +70,5 @@ impl Replica {
     /// Nothing runs and nothing waits.
     pub(super) fn is_idle(&self) -> bool {
         self.engine.running() + self.engine.waiting() == 0
-    }
-}
-
-fn slower(step: &StepModel, factor: f64) -> StepModel {
-    StepModel {
-        dense_ms: step.dense_ms.iter().map(|&(tokens, ms)| (tokens, ms * factor)).collect(),
-        dense_slowdown: step.dense_slowdown,
-        overhead_ms: step.overhead_ms * factor,
-        sequence_ms: step.sequence_ms * factor,
-        kv_read_ms: step.kv_read_ms * factor,
-        attention_ms: step.attention_ms * factor,
     }
 }
