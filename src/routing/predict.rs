@@ -93,8 +93,10 @@ impl<'m> Predictor<'m> {
             ttft_ms += 0.5 * (dense_decodes + beside);
         }
 
+        // At least one decode beside it: else an idle replica would pay a step's fixed time alone.
+        let beside_it = decodes.max(1);
         let prefill_ms = if uncached < chunk {
-            step.dense(decodes + uncached) - dense_decodes
+            step.dense(beside_it + uncached) - step.dense(beside_it)
         } else {
             self.full_ms * uncached as f64 / self.budget as f64
         } + own_attention;
