@@ -20,7 +20,7 @@ use crate::prompt::blocks::BlockHash;
 const BATCH: usize = 16;
 /// Words of the widest mask.
 const WORDS_MAX: usize = IDS_MAX / 64;
-/// How often a word is read again that changes while its mask is read.
+/// How often a block is read that changes under its reader.
 const TRIES: usize = 3;
 
 /// `out[slot]` = leading blocks of `chain` that the slot holds.
@@ -107,7 +107,7 @@ impl<'a> Walk<'a> {
     fn read(&mut self, key: u64) -> Option<Set> {
         let (side, home) = self.directory.place(key);
         for _ in 0..TRIES {
-            let (_, bucket, lane) = side.find(key, home)?;
+            let (bucket, lane) = side.find(key, home)?;
             let (held, word) = bucket.cell(lane)?;
             let set = Set::of_bits(word.load(Ordering::Acquire));
             if let Some(cell) = set.cell() {
@@ -119,8 +119,10 @@ impl<'a> Walk<'a> {
                     continue;
                 }
             }
-            // The lane may have been given to another block in between.
-            return (held.load(Ordering::Relaxed) == key).then_some(set);
+            // The lane may have been given to another block in between, which has then moved or gone.
+            if held.load(Ordering::Relaxed) == key {
+                return Some(set);
+            }
         }
         None
     }

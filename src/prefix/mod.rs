@@ -20,6 +20,7 @@ mod masks;
 mod naive;
 mod rebuild;
 mod set;
+mod stand;
 mod table;
 mod tree;
 mod writer;
