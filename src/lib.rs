@@ -76,3 +76,4 @@ pub mod sim;
 pub mod sse;
 pub mod tenants;
 pub mod usage;
+pub mod zmtp;

@@ -281,6 +281,10 @@ impl KvCache {
         self.recording = on;
     }
 
+    pub(super) fn is_recording(&self) -> bool {
+        self.recording
+    }
+
     /// Moves the events so far to `out`, in order.
     pub fn take_events(&mut self, out: &mut Vec<KvEvent>) {
         out.append(&mut self.events);

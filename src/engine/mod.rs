@@ -230,6 +230,13 @@ impl Engine {
         self.cache.reset()
     }
 
+    /// Forgets everything, as a new process would; a step that runs is lost.
+    pub fn restart(&mut self) {
+        let (params, recording) = (self.params.clone(), self.cache.is_recording());
+        *self = Engine::new(params);
+        self.record_events(recording);
+    }
+
     /// Whether to keep [`KvEvent`]s; off at first.
     pub fn record_events(&mut self, on: bool) {
         self.cache.record_events(on);

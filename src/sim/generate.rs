@@ -6,9 +6,9 @@
 use std::rc::Rc;
 
 use super::answer::{Answer, quoted};
+use super::cache::parts;
 use super::call::{Api, Call, Finish, Shown};
 use super::config::OnTerm;
-use super::cache::parts;
 use super::errors::Refusal;
 use super::fault::Kind;
 use super::replica::{Replica, Ticket};
@@ -21,7 +21,8 @@ pub(super) async fn generate(wire: &mut Wire, call: &Call, id: Option<&str>) -> 
     let replica = Rc::clone(&wire.replica);
     let mut answer = begin(wire, call, id);
     let parts = parts(call, replica.exact.as_deref(), replica.config.block_tokens);
-    let ticket = replica.admit(parts, call.is_lora.then_some(&*call.model));
+    let lora = call.is_lora.then_some(&*call.model);
+    let ticket = replica.admit(parts, lora, call.cache_salt.as_deref());
     let mut steps = 0;
     let ended = if call.stream {
         stream(wire, &mut answer, &ticket, &mut steps).await

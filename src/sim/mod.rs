@@ -10,6 +10,7 @@
 //! | `exact` | prompts as a real tokenizer counts them, when one is given |
 //! | `generate`, `pace` | admitted, paced by an [`engine`](crate::engine), sent, released |
 //! | `answer`, `chat`, `messages`, `responses` | the shapes of the APIs |
+//! | `kv_events`, `kv_sockets` | what the cache does, published as vLLM does |
 //! | `wire`, `date`, `gzip` | heads, chunks, and the faults that strike bytes |
 //! | `fault`, `replica`, `cache`, `stats`, `token`, `config` | state and values |
 //!
@@ -33,6 +34,8 @@ mod fault;
 mod fleet;
 mod generate;
 mod gzip;
+mod kv_events;
+mod kv_sockets;
 mod messages;
 mod metrics;
 mod pace;

@@ -54,7 +54,7 @@ const LAYERS: [&[&str]; 14] = [
     &["engine"],
     &["prompt"],
     &["openai", "tenants", "usage"],
-    &["sse", "http1", "net"],
+    &["sse", "http1", "net", "zmtp"],
     &["config", "runtime"],
 ];
 
