@@ -229,7 +229,7 @@ impl Gateway {
             known.down = down;
             known.scraped = Scraped::default();
             known.adapters.forget();
-            known.slowness.reset(now_us / 1000);
+            known.slowness.reset();
         }
         self.index.write(|writer| writer.clear(replica as Slot));
     }

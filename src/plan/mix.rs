@@ -30,7 +30,7 @@ const HOT: u32 = PROMPTS;
 /// Tokens of the system prompts, each counted once.
 const SYSTEM: Lengths = Lengths { mean: 900.0, sigma: 0.9, min: 32, max: 6000 };
 /// Mean tokens of the system prompts, each counted by its popularity: popular ones are longer.
-const POPULAR_TOKENS: f64 = 1260.0;
+const POPULAR_TOKENS: f64 = 1252.0;
 /// Tokens of a turn's new user text.
 const USER: Lengths = Lengths { mean: 230.0, sigma: 1.0, min: 4, max: 4000 };
 /// Tokens of an answer.
