@@ -7,6 +7,7 @@ mod bench;
 mod check;
 mod demo;
 mod key;
+mod plan;
 mod serve;
 mod sim;
 mod tokens;
@@ -33,6 +34,7 @@ enum Command {
     Check(check::Args),
     Demo(demo::Args),
     Key(key::Args),
+    Plan(plan::Args),
     Serve(serve::Args),
     Sim(sim::Args),
     Tokens(tokens::Args),
@@ -46,6 +48,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Key(args) => key::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Tokens(args) => tokens::run(args),

@@ -87,6 +87,7 @@ impl Sums {
     }
 
     /// Nothing is in flight.
+    #[cfg(test)]
     pub(super) fn is_zero(&self) -> bool {
         let Sums { requests, tokens, pending_tokens, pending_requests, .. } = *self;
         let Sums { decodes, decode_kv_tokens, .. } = *self;

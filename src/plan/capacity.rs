@@ -27,9 +27,7 @@ pub fn capacity(
     workload: &dyn Fn(f64) -> Workload,
     tick: &mut dyn FnMut(u64),
 ) -> f64 {
-    search(first, |rate| {
-        Outcome::of(scenario, &workload(rate), policy, tick).is_within_capacity()
-    })
+    search(first, |rate| Outcome::of(scenario, &workload(rate), policy, tick).is_within_capacity())
 }
 
 fn search(first: f64, mut fits: impl FnMut(f64) -> bool) -> f64 {

@@ -138,8 +138,7 @@ impl Gateway {
             may_hold,
             may_shed: self.shed,
         };
-        let model =
-            Model { step: &self.engine.step, step_tokens_max: self.engine.step_tokens_max };
+        let model = Model { step: &self.engine.step, step_tokens_max: self.engine.step_tokens_max };
         let view = View {
             replicas: &self.replicas,
             depths: &self.depths,
@@ -224,7 +223,7 @@ impl Gateway {
     }
 
     /// A replica's death shows, or its return. Its cache is empty either way.
-    pub(super) fn set_down(&mut self, replica: usize, down: bool, now_us: u64) {
+    pub(super) fn set_down(&mut self, replica: usize, down: bool) {
         if let Some(known) = self.replicas.get_mut(replica) {
             known.down = down;
             known.scraped = Scraped::default();
@@ -253,6 +252,12 @@ impl Gateway {
     /// What it has in flight at `replica`.
     pub(super) fn own(&self, replica: usize) -> Sums {
         self.replicas.get(replica).map_or(Sums::default(), |known| known.own)
+    }
+
+    /// Nothing is in flight, of its own and by its own books.
+    #[cfg(test)]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.replicas.iter().all(|known| known.own.is_zero() && known.adapters.busy() == 0)
     }
 
     /// Hears what the others have in flight.

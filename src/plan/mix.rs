@@ -106,7 +106,8 @@ impl Mix {
                 break;
             }
             let session = laws.session(u64::MAX - index, 0);
-            sessions.extend(laws.rest(session, before_us as u64, u64::MAX - index));
+            let rest = laws.rest(session, before_us as u64, u64::MAX - index);
+            sessions.extend(rest.filter(|rest| rest.start_us < end_us as u64));
         }
         sessions.sort_by_key(|session| session.start_us);
         Workload { sessions, end_us: end_us as u64, think_us: THINK_US }
@@ -205,3 +206,7 @@ fn lengthen_popular(lengths: &mut [u32], popularity: &Zipf, rng: &mut Rng) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "mix_tests.rs"]
+mod tests;

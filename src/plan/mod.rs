@@ -11,19 +11,23 @@
 mod adapters;
 mod agenda;
 mod books;
+pub mod capacity;
 mod endless;
 mod gateway;
-pub mod capacity;
+pub mod html;
 pub mod mix;
 pub mod outcome;
 mod random;
 mod replay;
 mod replica;
+pub mod report;
 pub mod scenario;
 mod tally;
+pub mod trace;
 pub mod workload;
 
 pub use mix::Mix;
 pub use outcome::Outcome;
 pub use scenario::{Crash, Scenario, Slo, Slow};
+pub use trace::Trace;
 pub use workload::Workload;

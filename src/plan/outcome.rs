@@ -62,6 +62,10 @@ pub struct Outcome {
     pub prompt_tokens_mean: f64,
     /// Mean tokens of the complete answers.
     pub output_tokens_mean: f64,
+    /// Time to the first token in ms at each hundredth, from the least to the most.
+    pub ttft_curve_ms: Vec<f64>,
+    /// Time of a later token likewise.
+    pub tpot_curve_ms: Vec<f64>,
 }
 
 /// Share of the requests that must be within the TTFT limit, and within the TPOT limit, for a rate
@@ -78,6 +82,7 @@ impl Outcome {
         tick: &mut dyn FnMut(u64),
     ) -> Outcome {
         let mut tally = replay::run(scenario, workload, policy, tick);
+        tally.sort();
         let seconds = workload.end_us as f64 / 1e6;
         let Tally { asked, completed, .. } = tally;
         Outcome {
@@ -107,6 +112,8 @@ impl Outcome {
                 .then(|| ratio(tally.adapter_resident as f64, tally.adapter_asked as f64)),
             prompt_tokens_mean: ratio(tally.asked_tokens as f64, asked as f64),
             output_tokens_mean: ratio(tally.output_tokens as f64, completed as f64),
+            ttft_curve_ms: hundredths().map(|q| tally.ttft_ms(q)).collect(),
+            tpot_curve_ms: hundredths().map(|q| tally.tpot_ms(q)).collect(),
         }
     }
 
@@ -149,6 +156,10 @@ impl Outcome {
         set("output_tokens_mean", rounded(self.output_tokens_mean));
         Value::Object(object)
     }
+}
+
+fn hundredths() -> impl Iterator<Item = f64> {
+    (0..=100).map(|i| f64::from(i) / 100.0)
 }
 
 /// To four decimals: more is noise, and the same text comes out everywhere.

@@ -439,11 +439,12 @@ impl<'a> Run<'a> {
     /// What the dead replica had is lost; what has not begun to answer is sent elsewhere.
     fn crash_seen(&mut self, crash: usize) {
         let Some(crash) = self.scenario.crashes.get(crash) else { return };
-        let now_us = self.now_us;
-        self.gateways.iter_mut().for_each(|gateway| gateway.set_down(crash.replica, true, now_us));
+        self.gateways.iter_mut().for_each(|gateway| gateway.set_down(crash.replica, true));
         let lost: Vec<usize> = (0..self.conversations.len())
             .filter(|&slot| matches!(self.phase(slot), Phase::Sent | Phase::Decoding))
-            .filter(|&slot| self.conversations.get(slot).is_some_and(|c| c.sent.replica == crash.replica))
+            .filter(|&slot| {
+                self.conversations.get(slot).is_some_and(|c| c.sent.replica == crash.replica)
+            })
             .collect();
         for slot in lost {
             let attempts = self.conversations.get(slot).map_or(0, |c| c.attempts);
@@ -463,8 +464,7 @@ impl<'a> Run<'a> {
             replica.come_back();
         }
         let Some(crash) = self.scenario.crashes.get(index) else { return };
-        let now_us = self.now_us;
-        self.gateways.iter_mut().for_each(|gateway| gateway.set_down(crash.replica, false, now_us));
+        self.gateways.iter_mut().for_each(|gateway| gateway.set_down(crash.replica, false));
         (0..self.gateways.len()).for_each(|gateway| self.try_held(gateway));
     }
 
@@ -490,3 +490,7 @@ impl<'a> Run<'a> {
 fn id(slot: usize, sending: u32) -> u64 {
     u64::from(sending) << 32 | slot as u64
 }
+
+#[cfg(test)]
+#[path = "replay_tests.rs"]
+mod tests;

@@ -67,8 +67,14 @@ impl Replica {
         self.preemptions + self.engine.preemptions()
     }
 
-    /// Nothing runs and nothing waits.
-    pub(super) fn is_idle(&self) -> bool {
-        self.engine.running() + self.engine.waiting() == 0
+    /// The engine's own check, and that nothing runs or waits.
+    #[cfg(test)]
+    pub(super) fn check_at_rest(&self) -> Result<(), String> {
+        self.engine.check()?;
+        let (running, waiting) = (self.engine.running(), self.engine.waiting());
+        match running + waiting {
+            0 => Ok(()),
+            _ => Err(format!("{running} run and {waiting} wait")),
+        }
     }
 }

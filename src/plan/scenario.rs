@@ -107,6 +107,24 @@ impl Scenario {
     }
 }
 
+impl Scenario {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    /// A replica that is not there.
+    pub fn check(&self) -> Result<(), String> {
+        let failing = self.crashes.iter().map(|crash| crash.replica);
+        let slow = self.slow.iter().map(|slow| slow.replica);
+        match failing.chain(slow).find(|&replica| replica >= self.replicas) {
+            Some(replica) => Err(format!(
+                "replica {replica} is not there: {} replicas are numbered from 0",
+                self.replicas
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Default for Scenario {
     fn default() -> Scenario {
         Scenario::new()
@@ -116,6 +134,14 @@ impl Default for Scenario {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_replicas_that_are_there_fail() {
+        let slow =
+            |replica| Scenario { slow: vec![Slow { replica, factor: 2.0 }], ..Scenario::new() };
+        assert_eq!(slow(39).check(), Ok(()));
+        assert!(slow(40).check().expect_err("no such").contains("replica 40"));
+    }
 
     #[test]
     fn a_long_prompt_has_longer() {

@@ -76,22 +76,27 @@ impl Tally {
         self.completed + self.shed + self.failed + self.unfinished
     }
 
-    /// Quantiles in ms of the time to the first token, over the completed.
-    pub(super) fn ttft_ms(&mut self, q: f64) -> f64 {
-        quantile(&mut self.ttft_ms, q)
+    /// Puts the times in order, for the quantiles.
+    pub(super) fn sort(&mut self) {
+        self.ttft_ms.sort_unstable_by(f32::total_cmp);
+        self.tpot_ms.sort_unstable_by(f32::total_cmp);
     }
 
-    /// Quantiles in ms of the time of a later token, over the completed.
-    pub(super) fn tpot_ms(&mut self, q: f64) -> f64 {
-        quantile(&mut self.tpot_ms, q)
+    /// Quantile in ms of the time to the first token, over the completed; sorted before.
+    pub(super) fn ttft_ms(&self, q: f64) -> f64 {
+        quantile(&self.ttft_ms, q)
+    }
+
+    /// Quantile in ms of the time of a later token, over the completed; sorted before.
+    pub(super) fn tpot_ms(&self, q: f64) -> f64 {
+        quantile(&self.tpot_ms, q)
     }
 }
 
-/// The smallest value that a share `q` does not pass; 0 of none. Sorts.
-fn quantile(values: &mut [f32], q: f64) -> f64 {
-    values.sort_unstable_by(f32::total_cmp);
-    let rank = (q * values.len() as f64).ceil() as usize;
-    values.get(rank.saturating_sub(1)).map_or(0.0, |&value| f64::from(value))
+/// The smallest value that a share `q` does not pass; 0 of none.
+fn quantile(sorted: &[f32], q: f64) -> f64 {
+    let rank = (q * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).map_or(0.0, |&value| f64::from(value))
 }
 
 #[cfg(test)]
@@ -110,15 +115,16 @@ mod tests {
         [End::Shed, End::Failed, End::Unfinished].map(|end| tally.end(end, 1, &slo));
         assert_eq!((tally.good, tally.ttft_ok, tally.tpot_ok), (2, 3, 3));
         assert_eq!((tally.completed, tally.ended()), (4, 7));
+        tally.sort();
         assert_eq!((tally.ttft_ms(0.5), tally.ttft_ms(0.99)), (399.0, 401.0));
     }
 
     #[test]
     fn a_quantile_is_one_of_the_values() {
-        let mut values: Vec<f32> = (1..=200).rev().map(|n| n as f32).collect();
-        assert_eq!(quantile(&mut values, 0.99), 198.0);
-        assert_eq!(quantile(&mut values, 0.5), 100.0);
-        assert_eq!(quantile(&mut values, 1.0), 200.0);
-        assert_eq!(quantile(&mut [], 0.5), 0.0);
+        let values: Vec<f32> = (1..=200).map(|n| n as f32).collect();
+        assert_eq!(quantile(&values, 0.99), 198.0);
+        assert_eq!(quantile(&values, 0.5), 100.0);
+        assert_eq!(quantile(&values, 1.0), 200.0);
+        assert_eq!(quantile(&[], 0.5), 0.0);
     }
 }
