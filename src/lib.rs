@@ -67,6 +67,7 @@ pub mod gateway;
 pub mod http1;
 pub mod net;
 pub mod openai;
+pub mod plan;
 pub mod prefix;
 pub mod prompt;
 pub mod replicas;

@@ -8,6 +8,7 @@ mod check;
 mod demo;
 mod explain;
 mod key;
+mod plan;
 mod serve;
 mod sim;
 mod tokens;
@@ -35,6 +36,7 @@ enum Command {
     Demo(demo::Args),
     Explain(explain::Args),
     Key(key::Args),
+    Plan(plan::Args),
     Serve(serve::Args),
     Sim(sim::Args),
     Tokens(tokens::Args),
@@ -49,6 +51,7 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Key(args) => key::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Tokens(args) => tokens::run(args),

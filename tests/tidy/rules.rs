@@ -14,8 +14,8 @@ const COLUMNS_MAX: usize = 100;
 const PEER_FACING: [&str; 7] = ["http1", "sse", "openai", "prompt", "gateway", "net", "prefix"];
 
 /// Modules without I/O and without a clock (time is an argument), so that they run in virtual time.
-const PURE: [&str; 8] =
-    ["http1", "sse", "openai", "routing", "admission", "prompt", "prefix", "engine"];
+const PURE: [&str; 9] =
+    ["http1", "sse", "openai", "routing", "admission", "prompt", "prefix", "engine", "plan"];
 const PURE_FILES: [&str; 1] = ["src/usage/record.rs"];
 /// What in them reads files all the same: a model's, where a pool is set up and never on a core.
 const LOADERS: [&str; 1] = ["src/prompt/template/load.rs"];
