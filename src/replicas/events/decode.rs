@@ -179,10 +179,11 @@ impl Decoder {
         match at.value()? {
             Value::Map(pairs) => {
                 for _ in 0..pairs {
-                    match at.value()? {
+                    let mut name = *at;
+                    at.skip()?;
+                    match name.value()? {
                         Value::Text(name) => self.field(name, at, &mut fields)?,
-                        // Keys are text in all versions; another kind is read over with its value.
-                        Value::Array(_) | Value::Map(_) => return Err(Malformed),
+                        // Names are text in all versions: another kind is read over.
                         _ => at.skip()?,
                     }
                 }

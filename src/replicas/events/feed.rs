@@ -343,7 +343,9 @@ impl<H: Host> Feed<H> {
             self.out.host.say(false, &line);
         } else {
             self.out.host.index().write(|index| index.set_mode(slot, prefix::Mode::Approximate));
-            self.out.host.say(true, &format!("its prefix index is approximate: {}", mode.reason()));
+            let bad = mode != Mode::Approximate(Why::Unheard);
+            let line = format!("its prefix index is approximate: {}", mode.reason());
+            self.out.host.say(bad, &line);
         }
     }
 
@@ -362,6 +364,8 @@ impl<H: Host> Feed<H> {
             Why::Mismatch
         } else if self.complete || well_known {
             return Mode::Exact;
+        } else if self.sequence.expected() == 0 {
+            Why::Unheard
         } else {
             Why::Incomplete
         })

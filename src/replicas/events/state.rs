@@ -24,6 +24,8 @@ pub enum Why {
     NotConfigured,
     /// Its source cannot be reached.
     Unreachable,
+    /// It is connected, and has told nothing yet.
+    Unheard,
     /// Its first events were missed, or some that nothing replays; it is exact again once most of
     /// its blocks have been replaced, or at its restart.
     Incomplete,
@@ -36,9 +38,10 @@ pub enum Why {
 }
 
 /// Each mode with its number.
-const MODES: [Mode; 8] = [
+const MODES: [Mode; 9] = [
     Mode::Approximate(Why::NotConfigured),
     Mode::Approximate(Why::Unreachable),
+    Mode::Approximate(Why::Unheard),
     Mode::Approximate(Why::Incomplete),
     Mode::Approximate(Why::BlockSize),
     Mode::Approximate(Why::OtherRank),
@@ -65,6 +68,7 @@ impl Mode {
         match why {
             Why::NotConfigured => "no KV events",
             Why::Unreachable => "its KV events cannot be reached",
+            Why::Unheard => "no KV event has been heard yet",
             Why::Incomplete => "its first KV events were not heard, or some were missed",
             Why::BlockSize => "its blocks are of another size than the pool's",
             Why::OtherRank => "its KV events are of another data-parallel rank",
