@@ -237,7 +237,7 @@ fn random_hour(seed: u64, params: EngineParams) -> (Vec<Progress>, u64) {
     engine.record_events(rng.bool());
     let (mut log, mut live, mut events) = (Vec::new(), Vec::<u64>::new(), Vec::new());
     let mut now_us = 0;
-    for id in 0..1500 {
+    for id in 0..1000 {
         match rng.u8(..10) {
             0..5 => {
                 let prompt_tokens = rng.u64(1..700);
@@ -281,7 +281,7 @@ fn the_books_hold_through_a_random_hour_and_it_repeats() {
         adapter_slots: 2,
         ..roomy.clone()
     };
-    for seed in 0..12 {
+    for seed in 0..3 {
         for params in [&roomy, &tight] {
             let (log, preemptions) = random_hour(seed, params.clone());
             assert_eq!(random_hour(seed, params.clone()), (log.clone(), preemptions));
@@ -294,7 +294,7 @@ fn the_books_hold_through_a_random_hour_and_it_repeats() {
                     Progress::Finished { id, .. } => firsts.contains(id) && lasts.insert(*id),
                 });
             }
-            assert!(lasts.len() > 300, "{}", lasts.len());
+            assert!(lasts.len() > 200, "{}", lasts.len());
         }
     }
 }
