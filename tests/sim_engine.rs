@@ -68,7 +68,7 @@ fn who_waits_for_an_adapter_is_deferred() {
     // Six minutes, if its client stayed.
     let long = json!({"model": "one", "prompt": "hello", "max_tokens": 30_000}).to_string();
     let mut first = TcpStream::connect(addr).expect("it listens");
-    first.write_all(post("/v1/completions", &long).as_bytes()).expect("it takes a request");
+    first.write_all(&post("/v1/completions", &long)).expect("it takes a request");
     eventually("it runs", || fleet.stats(0).running == 1);
     let short = json!({"model": "two", "prompt": "hello", "max_tokens": 2});
     let second = std::thread::spawn(move || complete(addr, &short));
