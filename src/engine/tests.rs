@@ -256,8 +256,11 @@ fn random_hour(seed: u64, params: EngineParams) -> (Vec<Progress>, u64) {
                 now_us += rng.u64(..60_000);
                 let from = log.len();
                 engine.advance(now_us, &mut log);
-                let over = |id| move |p: &Progress| matches!(*p, Progress::Finished { id: of, .. } if of == id);
-                live.retain(|&id| !log[from..].iter().any(over(id)));
+                let ends = |p: &Progress| match *p {
+                    Progress::Finished { id, .. } => Some(id),
+                    Progress::First { .. } => None,
+                };
+                live.retain(|id| !log[from..].iter().filter_map(ends).any(|over| over == *id));
                 engine.take_events(&mut events);
             }
         }
