@@ -47,7 +47,7 @@
 //!
 //! Imports run one way: `main`, `cli`, `sim` and `bench`, `gateway`, `routing`, `admin`,
 //! `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants` and `usage`, `sse` and `http1` and
-//! `net` and `zmtp`, `config`, `runtime` (`tests/tidy` holds it). `http1`, `sse`, `openai`,
+//! `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds it). `http1`, `sse`, `zmtp`, `openai`,
 //! `prompt`, `prefix`, `engine`, `routing` and `usage::record` do no I/O and read no clock.
 //!
 //! # Deliberately absent

@@ -70,17 +70,14 @@ impl Exact {
         if (self.confirmed + self.copies_sum) as u64 >= capacity {
             return Event::Ignored;
         }
-        if self.waiting.remove(&key).is_some() {
-            self.confirmed += 1;
-            return Event::Taken;
-        }
+        let waited = self.waiting.remove(&key).is_some();
         match table.put(key, id) {
             Put::Full => return Event::Ignored,
-            Put::Added => self.confirmed += 1,
-            Put::Present => {
+            Put::Present if !waited => {
                 *self.copies.entry(key).or_default() += 1;
                 self.copies_sum += 1;
             }
+            Put::Added | Put::Present => self.confirmed += 1,
         }
         Event::Taken
     }
@@ -99,24 +96,24 @@ impl Exact {
         if self.waiting.contains_key(&key) || !table.remove(key, id) {
             return Event::Ignored;
         }
-        self.confirmed -= 1;
+        self.confirmed = self.confirmed.saturating_sub(1);
         Event::Taken
     }
 
-    /// Lets go of what has waited since `since_ms` or longer, and of the longest waiting beyond
+    /// Lets go of what was dispatched before `before_ms`, and of the longest waiting beyond
     /// `waiting_max`: at most `budget` blocks. How many went.
     pub(super) fn expire(
         &mut self,
         table: &mut Table,
         id: u16,
-        since_ms: u64,
+        before_ms: u64,
         waiting_max: usize,
         budget: usize,
     ) -> usize {
         let mut expired = 0;
         while let Some(&(key, since)) = self.queue.front() {
             let waits = self.waiting.get(&key) == Some(&since);
-            let due = since <= since_ms || self.waiting.len() > waiting_max;
+            let due = since < before_ms || self.waiting.len() > waiting_max;
             if expired == budget || (waits && !due) {
                 break;
             }

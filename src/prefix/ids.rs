@@ -65,6 +65,12 @@ impl Ids {
         self.dead.push(id);
     }
 
+    /// A number that stands in no set is free again.
+    pub(super) fn give_back(&mut self, id: u16) {
+        self.point(id, NOBODY);
+        self.free.push(Reverse(id));
+    }
+
     /// Whether a rebuild would free numbers.
     pub(super) fn any_dead(&self) -> bool {
         !self.dead.is_empty()

@@ -10,13 +10,33 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod counters;
+mod depths;
+mod directory;
+mod exact;
+mod ids;
+mod masks;
+#[cfg(test)]
 mod naive;
+mod rebuild;
+mod set;
+mod stand;
+mod table;
+mod tree;
+mod writer;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+use arc_swap::ArcSwap;
+use crossbeam_queue::ArrayQueue;
 
 use crate::prompt::blocks::BlockHash;
+use counters::{Counters, add};
+use directory::Directory;
 
-pub use naive::Writer;
+pub use counters::Counts;
+pub use writer::Writer;
 
 /// A replica's (or data-parallel rank's) number in its pool; stable while it lives.
 pub type Slot = u16;
@@ -45,6 +65,9 @@ pub struct Limits {
     pub speculative_ms: u64,
     /// Dispatches that wait for the writer at most.
     pub queue_max: usize,
+    /// Mixed into every block's key: a random one keeps a client from choosing prompts whose
+    /// blocks crowd one place.
+    pub seed: u64,
 }
 
 impl Default for Limits {
@@ -54,28 +77,29 @@ impl Default for Limits {
             capacity_default: 8192,
             speculative_ms: 10_000,
             queue_max: 1024,
+            seed: 0,
         }
     }
 }
 
-/// What an index has counted since it was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Blocks put out: over a slot's capacity or over the byte cap.
-    pub evicted: u64,
-    /// Dispatches lost because the queue for the writer was full.
-    pub overflowed: u64,
-    /// Blocks not taken in: no room, or a slot out of range.
-    pub refused: u64,
-    /// Removals of blocks that the slot did not hold.
-    pub unknown_removals: u64,
-    /// Speculative blocks that no event confirmed in time.
-    pub expired: u64,
+/// A dispatch that found the writer busy.
+struct Waiting {
+    slot: Slot,
+    keys: Vec<u64>,
+    now_ms: u64,
 }
+
+/// Dispatches of others that a core enters with its own at most.
+const HELP_MAX: usize = 8;
 
 /// One pool's index.
 pub struct Index {
     limits: Limits,
+    published: Arc<ArcSwap<Directory>>,
+    /// Holder's number -> slot.
+    slots: Arc<[AtomicU16]>,
+    counters: Arc<Counters>,
+    queue: ArrayQueue<Waiting>,
     writer: Mutex<Writer>,
 }
 
@@ -83,34 +107,66 @@ impl Index {
     /// An empty index.
     #[must_use]
     pub fn new(limits: Limits) -> Index {
-        Index { limits, writer: Mutex::new(Writer::new(limits)) }
+        let counters = Arc::new(Counters::default());
+        let writer = Writer::new(limits, Arc::clone(&counters));
+        Index {
+            limits,
+            published: writer.table.published(),
+            slots: writer.table.ids.slots(),
+            counters,
+            queue: ArrayQueue::new(limits.queue_max.max(1)),
+            writer: Mutex::new(writer),
+        }
     }
 
-    /// `out[slot]` = how many leading blocks of `chain` that slot holds.
+    /// `out[slot]` = how many leading blocks of `chain` that slot holds. Lock-free.
     pub fn depths(&self, chain: &[BlockHash], out: &mut [u32]) {
-        self.lock().depths(chain, out);
+        let directory = self.published.load();
+        let seed = self.limits.seed;
+        depths::depths(&directory, &self.slots, chain, |hash| key_of(seed, hash), out);
     }
 
-    /// A request with this chain goes to `slot`: from any core.
+    /// A request with this chain goes to `slot`: from any core. Enters it at once when nobody
+    /// else writes, else leaves it to the next who does; never waits.
     pub fn dispatched(&self, slot: Slot, chain: &[BlockHash], now_ms: u64) {
-        self.lock().dispatched(slot, chain, now_ms);
+        let mut writer = match self.writer.try_lock() {
+            Ok(writer) => writer,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let keys = chain.iter().map(|&hash| key_of(self.limits.seed, hash)).collect();
+                let lost = self.queue.push(Waiting { slot, keys, now_ms }).is_err();
+                return add(&self.counters.overflowed, usize::from(lost));
+            }
+        };
+        self.drain(&mut writer, HELP_MAX);
+        writer.dispatched(slot, chain, now_ms);
     }
 
-    /// Changes the index: on the control thread, in short batches.
+    /// Changes the index: on the control thread, in short batches. Waits for a core that is
+    /// entering its dispatch.
     pub fn write<R>(&self, change: impl FnOnce(&mut Writer) -> R) -> R {
-        change(&mut self.lock())
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.drain(&mut writer, self.queue.capacity());
+        change(&mut writer)
+    }
+
+    fn drain(&self, writer: &mut Writer, count: usize) {
+        for _ in 0..count {
+            let Some(waiting) = self.queue.pop() else { return };
+            writer.dispatched_keys(waiting.slot, &waiting.keys, waiting.now_ms);
+        }
     }
 
     /// Blocks held, summed over slots.
     #[must_use]
     pub fn blocks(&self) -> u64 {
-        self.lock().blocks()
+        self.counters.blocks.load(Ordering::Relaxed)
     }
 
     /// Memory in use, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.lock().blocks() * 40
+        self.counters.bytes.load(Ordering::Relaxed)
     }
 
     /// Memory in use at most, in bytes.
@@ -122,10 +178,22 @@ impl Index {
     /// What it has counted.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.lock().counts
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counters.counts()
     }
 }
+
+/// A block's key: 64 bits of its hash and the seed, never 0, which is nobody's. Every bit of it
+/// depends on every bit of both, so that hashes that were chosen to stand together do not.
+#[inline]
+fn key_of(seed: u64, hash: BlockHash) -> u64 {
+    let (low, high) = (hash as u64 ^ seed, (hash >> 64) as u64 ^ seed.rotate_left(32));
+    // Two odd constants (the digits of pi) keep a half of zeros from hiding the other.
+    let (low, high) = (low ^ 0x243f_6a88_85a3_08d3, high ^ 0x1319_8a2e_0370_7345);
+    let product = u128::from(low) * u128::from(high);
+    (product as u64 ^ (product >> 64) as u64).max(1)
+}
+
+#[cfg(test)]
+mod bounds_tests;
+#[cfg(test)]
+mod tests;

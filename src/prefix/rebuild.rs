@@ -1,24 +1,31 @@
-//! The table moves to another size, or to the same one to forget dead holders, a few homes at
-//! each write.
+//! The table moves to another size, or to the same one to forget dead holders, some homes at a
+//! time.
 //!
 //! A home is a fraction of the table, so both sides are in the same order: the move is one pass
 //! forward over both, chunks of the new side come as it reaches them and those of the old go as it
 //! leaves them. Memory is never twice the table, and no write waits for the whole.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::directory::{Bucket, LANES, PROBES_MAX, Side};
+use super::directory::{Bucket, LANES, Side, WINDOW};
 use super::set::Set;
-use super::table::{Put, Table, stand};
+use super::stand::stand;
+use super::table::{Put, Table};
 
 /// Homes of the smallest table.
 pub(super) const HOMES_MIN: usize = 32;
+/// Homes that move together: as many as a window, so that the blocks that stand apart from their
+/// homes are looked for once and not for each home. A divisor of a chunk.
+const RUN: usize = WINDOW;
 /// Below this many a table grows to twice its size, above by a quarter.
 const SMALL_HOMES: usize = 4096;
 /// It grows when so many of a hundred lanes are taken, and shrinks when fewer than these.
-const CROWDED: usize = 80;
+const CROWDED: usize = 78;
 const SPARSE: usize = 20;
+/// So many are never taken: searches grow long.
+const FULL: usize = 85;
 /// How many are taken after a rebuild.
 const ROOMY: usize = 64;
 const ROOMY_SMALL: usize = 40;
@@ -29,25 +36,37 @@ impl Table {
         self.directory.old.is_some()
     }
 
-    /// Begins a rebuild when one is due and, if it adds memory, that is within `room` bytes.
-    pub(super) fn begin_if_due(&mut self, room: usize) {
+    /// Begins a rebuild when one is due for `blocks` more and, if it adds memory, that is within
+    /// `room` bytes. Whether there are lanes for them now.
+    pub(super) fn prepare(&mut self, blocks: usize, room: usize) -> bool {
         let homes = self.directory.new.homes;
-        let taken = self.entries * 100 / (homes * LANES);
-        let due = taken >= CROWDED || self.ids.any_dead() || (taken < SPARSE && homes > HOMES_MIN);
-        if self.is_rebuilding() || !due {
-            return;
+        let entries = self.entries + blocks;
+        let taken = entries * 100 / (homes * LANES);
+        if self.is_rebuilding() {
+            let fits = taken < FULL;
+            // A small one is soon done, and then there may be a larger.
+            if fits || homes > SMALL_HOMES {
+                return fits;
+            }
+            self.step(usize::MAX);
+            return self.prepare(blocks, room);
         }
         let load = if homes < SMALL_HOMES { ROOMY_SMALL } else { ROOMY };
-        let wanted = (self.entries * 100 / load / LANES).max(HOMES_MIN);
-        let grows = taken >= CROWDED;
-        // A chunk of each side, while one is read from and the other written to.
-        let more = wanted.saturating_sub(homes) * size_of::<Bucket>() + (512 << 10);
-        match (grows, more <= room) {
-            (true, true) => self.begin(wanted),
-            (true, false) if !self.ids.any_dead() => {}
-            (false, _) if taken < SPARSE => self.begin(wanted.min(homes)),
-            _ => self.begin(homes),
+        let wanted = (entries * 100 / load / LANES).max(HOMES_MIN);
+        if taken >= CROWDED && self.more_bytes(wanted) <= room {
+            self.begin(wanted);
+        } else if taken < SPARSE && wanted < homes {
+            self.begin(wanted);
+        } else if self.ids.any_dead() && self.more_bytes(homes) <= room {
+            self.begin(homes);
         }
+        entries * 100 < self.directory.new.homes * LANES * FULL
+    }
+
+    /// What a rebuild to so many homes adds in memory, in bytes.
+    fn more_bytes(&self, homes: usize) -> usize {
+        let (old, new) = (&self.directory.new, Side::new(homes));
+        new.bytes().saturating_sub(old.bytes()) + old.chunk_bytes() + new.chunk_bytes()
     }
 
     fn begin(&mut self, homes: usize) {
@@ -56,33 +75,45 @@ impl Table {
         self.publish_sides(old, 0, Side::new(homes));
     }
 
-    /// Moves so many homes on, or to the end.
+    /// A rebuild from the beginning, at once: when there is no number left to give.
+    pub(super) fn rebuild_whole(&mut self) {
+        for _ in 0..2 {
+            if !self.is_rebuilding() {
+                self.begin(self.directory.new.homes);
+            }
+            self.step(usize::MAX);
+        }
+    }
+
+    /// Moves so many homes on, sooner or later, or to the end. The two sides stay apart until then.
     pub(super) fn step(&mut self, homes: usize) {
-        for _ in 0..homes {
+        if self.directory.old.is_none() {
+            return;
+        }
+        self.owed = self.owed.saturating_add(homes);
+        while self.owed >= RUN {
+            self.owed -= RUN;
             let Some(old) = &self.directory.old else { return };
-            let (home, last) = (self.directory.cursor.load(Ordering::Relaxed), old.homes - 1);
-            let chunk_ends = (home + 1) % (1 << old.chunk_bits) == 0;
-            self.move_home(home);
-            self.directory.cursor.store(home + 1, Ordering::Release);
-            if home == last {
+            let first = self.directory.cursor.load(Ordering::Relaxed);
+            let end = (first + RUN).min(old.homes);
+            let (last, left) = (end == old.homes, first >> old.chunk_bits);
+            let leaves = end >> old.chunk_bits != left;
+            self.move_homes(first..end);
+            self.directory.cursor.store(end, Ordering::Release);
+            if last {
                 self.end();
-            } else if chunk_ends {
-                self.leave_chunk(home);
+            } else if leaves {
+                self.leave_chunk(left);
             }
         }
     }
 
-    /// Moves the blocks of one home. They stay on the old side too, for readers on their way.
-    fn move_home(&mut self, home: usize) {
+    /// Moves the blocks of these homes. They stay on the old side too, for readers on their way.
+    fn move_homes(&mut self, homes: Range<usize>) {
         let mut moving = std::mem::take(&mut self.moving);
         moving.clear();
         if let Some(old) = &self.directory.old {
-            for bucket in (home..=home + PROBES_MAX).map_while(|at| old.bucket(at)) {
-                moving.extend(bucket.cells().filter(|(key, _)| *key != 0 && old.home(*key) == home));
-                if bucket.passed() == 0 {
-                    break;
-                }
-            }
+            old.at_homes(homes, &mut moving);
         }
         for &(key, set) in &moving {
             let set = match self.ids.gone() {
@@ -98,12 +129,11 @@ impl Table {
         self.moving = moving;
     }
 
-    /// Lets go of the chunk whose last home has been moved.
-    fn leave_chunk(&mut self, home: usize) {
+    /// Lets go of a chunk whose last home has been moved.
+    fn leave_chunk(&mut self, at: usize) {
         let cursor = self.directory.cursor.load(Ordering::Relaxed);
         let (mut old, new) = (self.directory.old.clone(), self.directory.new.clone());
         if let Some(old) = &mut old {
-            let at = home >> old.chunk_bits;
             if let Some(chunk) = old.chunks.get_mut(at).and_then(Option::take) {
                 self.chunk_bytes -= size_of_val(&*chunk);
             }
@@ -118,6 +148,7 @@ impl Table {
         }
         let new = self.directory.new.clone();
         self.publish_sides(None, 0, new);
+        self.owed = 0;
         self.ids.rebuild_ends();
     }
 
@@ -136,7 +167,7 @@ impl Table {
         let directory = &self.directory;
         let side = if is_new { Some(&directory.new) } else { directory.old.as_ref() };
         let Some(side) = side else { return };
-        let chunks = home >> side.chunk_bits..=(home + PROBES_MAX) >> side.chunk_bits;
+        let chunks = home >> side.chunk_bits..=(home + WINDOW) >> side.chunk_bits;
         let missing = |at: &usize| side.chunks.get(*at).is_some_and(Option::is_none);
         let missing: Vec<usize> = chunks.filter(missing).collect();
         if missing.is_empty() {

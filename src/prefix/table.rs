@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 
-use super::directory::{Bucket, Directory, LANES, PROBES_MAX, Side};
-use super::rebuild::HOMES_MIN;
+use super::Slot;
+use super::directory::{Bucket, Directory, Side};
 use super::ids::Ids;
 use super::masks::{Cells, Change};
+use super::rebuild::HOMES_MIN;
 use super::set::Set;
 
 /// Keys whose lines are fetched together.
@@ -41,8 +42,9 @@ pub(super) struct Table {
     pub(super) entries: usize,
     /// Memory of all chunks that are there, in bytes.
     pub(super) chunk_bytes: usize,
-    /// Room for the blocks of a home on their way.
+    /// Room for the blocks that a rebuild moves, and how many homes it should have moved.
     pub(super) moving: Vec<(u64, Set)>,
+    pub(super) owed: usize,
 }
 
 impl Table {
@@ -56,7 +58,7 @@ impl Table {
         });
         let published = Arc::new(ArcSwap::new(Arc::clone(&directory)));
         let (ids, moving) = (Ids::new(), Vec::new());
-        Table { published, directory, cells, ids, entries: 0, chunk_bytes: 0, moving }
+        Table { published, directory, cells, ids, entries: 0, chunk_bytes: 0, moving, owed: 0 }
     }
 
     /// Where readers find what is published.
@@ -64,42 +66,64 @@ impl Table {
         Arc::clone(&self.published)
     }
 
+    /// A number for a slot, if the masks' growth for it is within `room` bytes.
+    pub(super) fn open(&mut self, slot: Slot, room: usize) -> Option<u16> {
+        let id = self.ids.take(slot).or_else(|| {
+            // More slots were cleared than there are numbers since the last rebuild.
+            self.rebuild_whole();
+            self.ids.take(slot)
+        })?;
+        if !self.cells.reach(id, room) {
+            self.ids.give_back(id);
+            return None;
+        }
+        if self.cells.take_stale() {
+            self.publish_masks();
+        }
+        Some(id)
+    }
+
     /// Memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.chunk_bytes + self.cells.bytes()
     }
 
-    /// Blocks that it can hold before searches grow long.
-    pub(super) fn entries_max(&self) -> usize {
-        self.directory.new.homes * LANES / 100 * 90
+    /// Memory in bytes when every chunk is there.
+    pub(super) fn committed_bytes(&self) -> usize {
+        let new = &self.directory.new;
+        // While one side is left for the other, at most a chunk of each is there too many.
+        let moving =
+            self.directory.old.as_ref().map_or(0, |old| {
+                old.bytes().max(new.bytes()) + old.chunk_bytes() + new.chunk_bytes()
+            });
+        moving.max(new.bytes()) + self.cells.bytes()
     }
 
-    /// Fetches the lines of these keys all at once, where one after another would wait for each.
+    /// Fetches the lines of these keys all at once, where one after another would wait for each:
+    /// their homes, then their other buckets where those are full.
     pub(super) fn touch(&self, keys: &[u64]) {
         for keys in keys.chunks(BATCH) {
-            let near = keys.iter().fold(0, |near, &key| {
+            let mut near = 0;
+            for &key in keys {
                 let (side, home) = self.directory.place(key);
-                near ^ side.bucket(home).map_or(0, Bucket::touch)
-            });
+                near ^= side.bucket(home).map_or(0, Bucket::touch);
+            }
+            for &key in keys {
+                let (side, home) = self.directory.place(key);
+                near ^= side.touch_other(key, home);
+            }
             std::hint::black_box(near);
         }
-    }
-
-    /// Whether `id` holds the block.
-    pub(super) fn has(&self, key: u64, id: u16) -> bool {
-        let (side, home) = self.directory.place(key);
-        let Some((_, bucket, lane)) = side.find(key, home) else { return false };
-        self.cells.has(bucket.set(lane), id)
     }
 
     /// `id` holds the block from now on.
     pub(super) fn put(&mut self, key: u64, id: u16) -> Put {
         let (side, home) = self.directory.place(key);
-        let Some((_, bucket, lane)) = side.find(key, home) else {
+        let Some((bucket, lane)) = side.find(key, home) else {
             let is_new = std::ptr::eq(side, &self.directory.new);
             return self.put_at(is_new, home, key, Set::of([id].into_iter()));
         };
-        match self.cells.add(bucket.set(lane), id) {
+        match self.cells.add(key, bucket.set(lane), id) {
             Change::Inside { changed: false } => Put::Present,
             Change::Inside { changed: true } => self.added(None),
             Change::Word(set) if set.cell().is_none() => {
@@ -117,7 +141,7 @@ impl Table {
         }
         if let Some((key, set)) = word {
             let (side, home) = self.directory.place(key);
-            if let Some((_, bucket, lane)) = side.find(key, home) {
+            if let Some((bucket, lane)) = side.find(key, home) {
                 bucket.put(lane, set);
             }
         }
@@ -127,12 +151,14 @@ impl Table {
     /// `id` does not hold the block any more; whether it did.
     pub(super) fn remove(&mut self, key: u64, id: u16) -> bool {
         let (side, home) = self.directory.place(key);
-        let Some((at, bucket, lane)) = side.find(key, home) else { return false };
+        let Some((bucket, lane)) = side.find(key, home) else { return false };
         match self.cells.take(bucket.set(lane), id) {
             Change::Inside { changed } => return changed,
             Change::Word(Set::EMPTY) => {
                 bucket.free(lane);
-                (home..at).filter_map(|at| side.bucket(at)).for_each(|passed| passed.pass(false));
+                side.bucket(home).filter(|home| !std::ptr::eq(*home, bucket)).inspect(|home| {
+                    home.pass(false);
+                });
                 self.entries -= 1;
             }
             Change::Word(set) => bucket.put(lane, set),
@@ -153,17 +179,4 @@ impl Table {
         self.directory = Arc::new(Directory { old, cursor, new, masks });
         self.published.store(Arc::clone(&self.directory));
     }
-}
-
-/// Stands a block in the first free lane from its home on; whether there was one.
-pub(super) fn stand(side: &Side, home: usize, key: u64, set: Set) -> bool {
-    let free = (home..=home + PROBES_MAX).find_map(|at| {
-        let bucket = side.bucket(at)?;
-        Some((at, bucket, bucket.lane(0)?))
-    });
-    let Some((at, bucket, lane)) = free else { return false };
-    // Counted first: who finds the home full must go on.
-    (home..at).filter_map(|at| side.bucket(at)).for_each(|passed| passed.pass(true));
-    bucket.take(lane, key, set);
-    true
 }
