@@ -135,9 +135,11 @@ pub(super) fn score(
         // Marginal: the GPU time that it adds, times the pressure there.
         let decode_ms = 0.25 * positive(request.output_tokens, 300.0);
         for s in scored.iter_mut() {
-            let pressure = (s.y / mean.max(0.1)).powf(params.b) ;
+            let pressure = (s.y / mean.max(0.1)).powf(params.b);
             s.cost = params.a * (s.times.prefill_ms + decode_ms) / ttft_limit * pressure
-                + params.ttft * s.x.powf(params.c) + params.kv * s.kv + s.adapter
+                + params.ttft * s.x.powf(params.c)
+                + params.kv * s.kv
+                + s.adapter
                 + params.hinge * (s.y - knee).max(0.0);
         }
         return;
