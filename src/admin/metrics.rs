@@ -10,6 +10,7 @@ use super::routing::routing;
 use super::server::View;
 use super::shard::{Phase, PoolCells, Shard, Stage};
 use super::share::share;
+use super::signals::{adapters, signals};
 use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
 use crate::runtime::clock;
 
@@ -25,6 +26,8 @@ pub(super) fn page(view: &View) -> String {
     pools(&mut page, view);
     gateway(&mut page, view);
     fleet(&mut page, view);
+    signals(&mut page, view);
+    adapters(&mut page, view);
     prompts(&mut page, view);
     routing(&mut page, view);
     share(&mut page, view);
@@ -152,7 +155,7 @@ fn fleet(page: &mut Page, view: &View) {
     page.family("expedite_replica_up", "gauge", "May be sent work.");
     for (pool, replica) in replicas() {
         let labels = [("pool", &*pool.name), ("replica", &*replica.id)];
-        page.value("expedite_replica_up", &labels, u8::from(replica.health.eligible(now_ms)));
+        page.value("expedite_replica_up", &labels, u8::from(replica.eligible(now_ms)));
     }
     page.family("expedite_in_flight", "gauge", "Requests that we have at a replica.");
     for (pool, replica) in replicas() {

@@ -11,6 +11,7 @@ mod routing;
 mod server;
 mod shard;
 mod share;
+mod signals;
 mod status;
 
 pub use server::{Flags, View, serve};

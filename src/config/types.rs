@@ -201,7 +201,7 @@ pub struct KubernetesService {
 pub enum Adapters {
     /// Learn which are resident.
     Auto,
-    /// Load on demand too; not in this version.
+    /// Load on demand too.
     Load,
 }
 

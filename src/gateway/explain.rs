@@ -5,7 +5,6 @@
 //! changes nothing: no entry in the ledger, none in the index.
 
 use serde_json::{Value, json};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::prompt::{self, Asked};
 use super::shared::{Published, Shared};
@@ -13,6 +12,7 @@ use super::view::{self, Asks, Scratch, Seen};
 use crate::openai::{self, Call, Endpoint, Method, read_call};
 use crate::prompt::Prompt;
 use crate::prompt::blocks::BlockHash;
+use crate::replicas::adapters::adapter_hash;
 use crate::replicas::{Lane, Pool, Served, Unresolved};
 use crate::routing::{self, Candidate, Explained, Request};
 use crate::runtime::clock;
@@ -61,7 +61,7 @@ fn explained(
         served,
         learned,
         prompt: Some(&prompt),
-        adapter: served.adapter.as_deref().map(|name| xxh3_64(name.as_bytes())),
+        adapter: served.adapter.as_deref().map(adapter_hash),
         tried: &[],
         stale_ms: published.config.admission.stale_ms,
         now_ms: clock::now_ms(),

@@ -16,7 +16,7 @@ use super::ticket::Ticket;
 use super::view::{self, Asks, Scratch};
 use crate::prompt::blocks::BlockHash;
 use crate::replicas::{Lane, PoolState};
-use crate::routing::{Decision, Pick, Picker, Policy, Request};
+use crate::routing::{Decision, Pick, Picker, Policy, Request, Residency};
 use crate::runtime::clock;
 
 /// A core's pickers.
@@ -143,6 +143,11 @@ pub(super) fn pick<'p>(
     // Nothing is held back or refused here: the request says that its caller can do neither.
     let Decision::Pick(pick) = decision else { return None };
     let lane = plan.pool.lanes.get(pick.replica)?;
+    if let Some(adapter) = plan.served.adapter.as_ref().filter(|_| ticket.attempts == 0) {
+        let chosen = scratch.candidates().get(pick.replica);
+        let hit = chosen.is_some_and(|it| it.adapter == Residency::Resident);
+        core.pools.count_adapter(&core.metrics, adapter, hit);
+    }
     let (hashes, depth) = (asks.hashes(), scratch.depth(lane) as usize);
     if plan.endpoint.generates() {
         plan.pool.state.outbox.dispatched(lane.slot, plan.adapter, hashes);

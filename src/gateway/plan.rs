@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use super::body::Body;
 use super::connection::Client;
 use super::frames::Outgoing;
@@ -12,6 +10,7 @@ use super::shared::Published;
 use super::ticket::Ticket;
 use crate::http1::{Method, RequestHead, Version, write};
 use crate::openai::{Call, Edits, Endpoint};
+use crate::replicas::adapters::adapter_hash;
 use crate::replicas::{Pool, Replica, Served};
 use crate::routing::Policy;
 use crate::tenants::TenantRef;
@@ -73,7 +72,7 @@ impl<'p> Plan<'p> {
             sequences: call.sequences(),
             output_tokens: (expected * call.sequences() as f64) as u64,
             tenant: tenant.index as u64,
-            adapter: served.adapter.as_deref().map(|name| xxh3_64(name.as_bytes())),
+            adapter: served.adapter.as_deref().map(adapter_hash),
             take_usage_out: !call.client_asked_for_usage(),
             edits,
             body,

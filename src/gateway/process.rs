@@ -22,6 +22,7 @@ use crate::admin::{self, Flags, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
+use crate::replicas::adapters::{self, Wants};
 use crate::replicas::registry::{self, Handle, Registry};
 use crate::replicas::share::{self, Share, Stats};
 use crate::replicas::{Fleet, Tone, Upkeep};
@@ -92,6 +93,7 @@ impl Gateway {
         let readers = readers.map_err(|e| format!("cannot start a thread: {e}"))?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
+        let (loader, wants) = adapters::channel();
         let shared = Arc::new(Shared {
             published: Arc::new(Snapshot::new(published)),
             driver,
@@ -101,6 +103,7 @@ impl Gateway {
             side,
             readers,
             share: stats,
+            loader,
             log,
             flags: Arc::clone(&flags),
         });
@@ -117,7 +120,7 @@ impl Gateway {
         let supervisor = supervisor.map_err(|e| format!("cannot start a thread: {e}"))?;
         let (bound_tx, bound) = mpsc::channel();
         let control = std::thread::Builder::new().name("control".to_owned());
-        let control = control.spawn(move || control_thread(&shared, share, &bound_tx));
+        let control = control.spawn(move || control_thread(&shared, (share, wants), &bound_tx));
         let control = control.map_err(|e| format!("cannot start a thread: {e}"))?;
         let admin = match config.server.admin {
             None => None,
@@ -207,7 +210,7 @@ fn cpus(config: &Config) -> Result<Vec<usize>, String> {
 
 fn control_thread(
     shared: &Arc<Shared>,
-    share: Option<Share>,
+    (share, wants): (Option<Share>, Wants),
     bound: &mpsc::Sender<std::io::Result<SocketAddr>>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -223,7 +226,7 @@ fn control_thread(
         let config = Arc::clone(&shared.published.load().config);
         let (handle, orders) = registry::channel();
         let members = registry(shared, &config);
-        tokio::task::spawn_local(members.run(handle.clone(), orders));
+        tokio::task::spawn_local(members.run(handle.clone(), orders, wants));
         tokio::task::spawn_local(keep_indexes(Arc::clone(shared)));
         if let Some(share) = share {
             let shared = Arc::clone(shared);

@@ -11,6 +11,7 @@ use crate::config::{Config, HalfClose, Retry, Timeouts};
 use crate::net::Driver;
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::Fleet;
+use crate::replicas::adapters::Loader;
 use crate::replicas::share::Stats;
 use crate::routing::Policy;
 use crate::runtime::log::Log;
@@ -118,6 +119,8 @@ pub(super) struct Shared {
     pub readers: Side<()>,
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
+    /// The way to what loads adapters.
+    pub loader: Loader,
     /// Where log lines go.
     pub log: Log,
     /// Drain and stop.

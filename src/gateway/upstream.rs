@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
+use super::adapters;
 use super::buffer::Buffer;
 use super::connection::Client;
 use super::core::Core;
@@ -138,6 +139,7 @@ async fn attempt(
 ) -> Result<(Exchange, Begun), Attempt> {
     let replica = &lane.replica;
     replica.health.start(core.sweep.now_ms());
+    adapters::load(core, client, plan, ticket, lane).await?;
     let now_ms = core.sweep.now_ms();
     let mut entry = lane.ledger.enter(core.index, &ticket.dispatch(plan), now_ms);
     let expected_ms = ticket.first_byte_expected_ms(plan);

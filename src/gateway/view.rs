@@ -36,8 +36,14 @@ impl Asks<'_> {
     /// May the lane with this index be sent the request?
     pub(super) fn eligible(&self, index: usize, lane: &Lane) -> bool {
         !self.tried.contains(&index)
-            && self.served.holds(lane.member)
+            && (self.served.holds(lane.member) || self.may_load(lane))
             && lane.replica.eligible(self.now_ms)
+    }
+
+    /// Could the lane's replica have the adapter loaded?
+    fn may_load(&self, lane: &Lane) -> bool {
+        let loads = self.served.loads_from.is_some();
+        loads && self.adapter.is_some_and(|it| lane.replica.loads.may_load(it, self.now_ms))
     }
 
     pub(super) fn hashes(&self) -> &[BlockHash] {
@@ -75,6 +81,11 @@ impl Asks<'_> {
     fn residency(&self, lane: &Lane, slots: u32) -> Residency {
         match self.adapter {
             None => Residency::Resident,
+            Some(adapter) if !self.served.holds(lane.member) => {
+                // Who is loading it already is the place to wait.
+                let expected = lane.replica.loads.expects(adapter);
+                if expected { Residency::Resident } else { Residency::Loadable }
+            }
             // It lists the adapter; which of the listed ones have a slot is not told.
             Some(_) if slots == 0 => Residency::Resident,
             Some(adapter) if lane.ledger.has_adapter(adapter, slots, self.now_ms) => {

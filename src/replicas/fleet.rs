@@ -129,7 +129,7 @@ impl Fleet {
     #[must_use]
     pub fn any_eligible(&self, now_ms: u64) -> bool {
         let mut replicas = self.pools.iter().flat_map(|p| &p.replicas);
-        replicas.any(|r| r.health.eligible(now_ms))
+        replicas.any(|r| r.eligible(now_ms))
     }
 }
 

@@ -69,6 +69,17 @@ pub enum State {
 }
 
 impl State {
+    /// All states.
+    pub const ALL: [State; 7] = [
+        State::Joining,
+        State::Up,
+        State::Draining,
+        State::Suspect,
+        State::Ejected,
+        State::Sleeping,
+        State::Down,
+    ];
+
     /// Lower-case name for pages and labels.
     #[must_use]
     pub fn name(self) -> &'static str {

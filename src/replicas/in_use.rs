@@ -92,6 +92,16 @@ impl InUse {
             as u32
     }
 
+    /// Is the adapter with this hash in use, and how long is its last coming or going ago, in ms?
+    /// When the table is full, any may be in use.
+    pub(super) fn used(&self, adapter: u64, now_ms: u64) -> (bool, Option<u64>) {
+        let hash = hash_of(adapter);
+        let mine = || self.places.iter().filter(|place| place.read().0 == hash);
+        let full = self.places.iter().all(|place| place.read().1 > 0);
+        let busy = full || mine().any(|place| place.read().1 > 0);
+        (busy, mine().map(|place| u64::from(place.age_ms(now_ms))).min())
+    }
+
     /// Does the adapter with this hash have one of the engine's `slots`: in use, or among those
     /// used last?
     pub(super) fn resident(&self, adapter: u64, slots: u32, now_ms: u64) -> bool {

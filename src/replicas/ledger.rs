@@ -265,6 +265,13 @@ impl Ledger {
         }
     }
 
+    /// Is the adapter with this hash in use there, and how long ago did a request for it come or
+    /// go, in ms?
+    #[must_use]
+    pub fn adapter_use(&self, adapter: u64, now_ms: u64) -> (bool, Option<u64>) {
+        self.adapters.used(adapter, now_ms)
+    }
+
     /// Enters a request on `core`'s line until the guard is dropped on that core.
     #[must_use]
     pub fn enter(self: &Arc<Self>, core: usize, entry: &Dispatch, now_ms: u64) -> InFlight {

@@ -6,9 +6,11 @@
 //! [`Replica`]s, which keep their identity from one published fleet to the next, so that ledgers
 //! and evidence survive.
 
+pub mod adapters;
 mod client;
 mod describe;
 mod discover;
+pub mod events;
 mod exposition;
 mod fleet;
 mod health;
@@ -23,6 +25,7 @@ mod replica;
 mod report;
 mod scrape;
 pub mod share;
+mod shelf;
 mod signals;
 mod silence;
 mod upkeep;
@@ -35,6 +38,7 @@ pub use members::{Refused, Source};
 pub use pool::{LANES_MAX, Lane, Pool, PoolState};
 pub use replica::Replica;
 pub use report::Tone;
+pub use shelf::Loads;
 pub use signals::{EventSource, Facts, Gauges, Load, RANKS_MAX, Signals, Totals};
 pub use silence::{Awaiting, Silence, Stall};
 pub use upkeep::Upkeep;

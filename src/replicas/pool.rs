@@ -10,12 +10,12 @@ use super::share::Outbox;
 use super::signals::RANKS_MAX;
 use crate::config;
 use crate::openai::models::Entry;
-use crate::prefix::{Index, Limits, Slot};
+use crate::prefix::{Index, Limits, SLOTS_MAX, Slot};
 use crate::prompt::model::Model;
 use crate::prompt::standing::Standing;
 
-/// Lanes that a pool can have: a bound of sanity, far over any fleet that is one pool.
-pub const LANES_MAX: usize = 8_192;
+/// Lanes that a pool can have: as many as its index has slots.
+pub const LANES_MAX: usize = SLOTS_MAX;
 /// Names of models and adapters that a pool remembers.
 const NAMES_MAX: usize = 4_096;
 /// A slot that was given up is not given out again for so long, so that a request which still
@@ -214,14 +214,13 @@ impl PoolState {
         let wanted: Vec<_> = replicas.iter().enumerate().flat_map(ranks).collect();
         let keys = wanted.iter().map(|(_, replica, rank)| (replica.key, rank.unwrap_or(0)));
         let keys: HashSet<_> = keys.collect();
-        let Seats { taken, resting, .. } = &mut *seats;
-        taken.retain(|key, (slot, _)| {
-            let stays = keys.contains(key);
-            if !stays {
-                resting.push_back((*slot, now_ms));
-            }
-            stays
-        });
+        let gone = seats.taken.extract_if(|key, _| !keys.contains(key));
+        let mut gone: Vec<Slot> = gone.map(|(_, (slot, _))| slot).collect();
+        gone.sort_unstable();
+        for slot in gone {
+            self.index.write(|writer| writer.clear(slot));
+            seats.resting.push_back((slot, now_ms));
+        }
         let lanes = wanted.into_iter().filter_map(|(member, replica, rank)| {
             // The first rank takes over from the server as a whole when ranks become known.
             let (slot, ledger) =

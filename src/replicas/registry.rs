@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+use super::adapters::{self, Wants};
 use super::discover;
 use super::fleet::Fleet;
 use super::members::{Listed, Members, Refused, Source};
@@ -122,7 +123,7 @@ impl Registry {
     }
 
     /// Runs until the task is dropped, within a `LocalSet`.
-    pub async fn run(mut self, handle: Handle, mut orders: Orders) {
+    pub async fn run(mut self, handle: Handle, mut orders: Orders, wants: Wants) {
         self.members.settle(|_| false);
         self.watch();
         for (at, pool) in self.config.pools.iter().enumerate() {
@@ -132,6 +133,7 @@ impl Registry {
             }
         }
         drop(handle);
+        tokio::task::spawn_local(adapters::serve(wants, Rc::clone(&self.report)));
         loop {
             let draining = self.members.current().iter().flatten().any(|m| m.draining);
             let report = Rc::clone(&self.report);

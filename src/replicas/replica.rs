@@ -12,6 +12,7 @@ use arc_swap::ArcSwapOption;
 
 use super::health::{Health, State};
 use super::members::Source;
+use super::shelf::Loads;
 use super::signals::Signals;
 use super::silence::Silence;
 use crate::config;
@@ -43,6 +44,8 @@ pub struct Replica {
     pub signals: Signals,
     /// Who waits there, and for how long nothing has come.
     pub silence: Arc<Silence>,
+    /// Adapters that it is loading, or would not load.
+    pub loads: Loads,
     source: AtomicU8,
 }
 
@@ -65,6 +68,7 @@ impl Replica {
             models: ArcSwapOption::empty(),
             signals: Signals::default(),
             silence: Arc::new(Silence::new(cores)),
+            loads: Loads::default(),
             source: AtomicU8::new(Source::Config as u8),
         }
     }
@@ -76,6 +80,12 @@ impl Replica {
         *self.id == *listed.id
             && self.authority == listed.authority()
             && (self.weight - listed.weight).abs() < f64::EPSILON
+    }
+
+    /// Does it list a model or adapter of this name, as last learned?
+    #[must_use]
+    pub fn lists(&self, name: &str) -> bool {
+        self.models.load().as_ref().is_some_and(|list| list.iter().any(|e| e.id == name))
     }
 
     /// Who lists it.

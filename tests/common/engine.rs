@@ -1,8 +1,8 @@
 //! A scripted engine: reads whole requests, hands each to a closure, which writes what it likes.
 //!
-//! `std` sockets, one thread a connection. Probes (`GET /health`, `GET /v1/models`, `GET /metrics`
-//! and a sample for `POST /tokenize`) are answered here and not counted; the list names `base` and
-//! an adapter of its own, `adapter-PORT`.
+//! `std` sockets, one thread a connection. Probes (`GET /health`, `/v1/models`, `/metrics`,
+//! `/version`, `/kv_event_sources` and a sample for `POST /tokenize`) are answered here and not
+//! counted; the list names `base` and an adapter of its own, `adapter-PORT`.
 
 use std::io::{Error, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -66,11 +66,20 @@ impl Engine {
         addr: SocketAddr,
         answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
     ) -> Engine {
+        Engine::listen(addr, answer, || json(404, ""))
+    }
+
+    fn listen(
+        addr: SocketAddr,
+        answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
+        metrics: impl Fn() -> Vec<u8> + Send + Sync + 'static,
+    ) -> Engine {
         let listener = TcpListener::bind(addr).expect("bind");
         let addr = listener.local_addr().expect("address");
         let requests = Arc::new(Mutex::new(Vec::new()));
         let over = Arc::new(AtomicBool::new(false));
-        let (log, ended, answer) = (Arc::clone(&requests), Arc::clone(&over), Arc::new(answer));
+        let (log, ended) = (Arc::clone(&requests), Arc::clone(&over));
+        let (answer, metrics) = (Arc::new(answer), Arc::new(metrics));
         std::thread::spawn(move || {
             for (n, stream) in listener.incoming().enumerate() {
                 if ended.load(SeqCst) {
@@ -78,13 +87,22 @@ impl Engine {
                 }
                 let Ok(mut stream) = stream else { continue };
                 let (log, answer) = (Arc::clone(&log), Arc::clone(&answer));
+                let metrics = Arc::clone(&metrics);
                 std::thread::spawn(move || {
                     let _ = stream.set_nodelay(true);
-                    let _ = serve(n, addr, &mut stream, &log, &*answer);
+                    let _ = serve((n, addr), &mut stream, &log, &*answer, &*metrics);
                 });
             }
         });
         Engine { addr, requests, over }
+    }
+
+    /// As [`Engine::start`], with this whole answer to `GET /metrics`.
+    pub(crate) fn start_telling(
+        answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
+        metrics: impl Fn() -> Vec<u8> + Send + Sync + 'static,
+    ) -> Engine {
+        Engine::listen((Ipv4Addr::LOCALHOST, 0).into(), answer, metrics)
     }
 
     /// An engine that answers every request with these bytes.
@@ -111,11 +129,11 @@ impl Drop for Engine {
 }
 
 fn serve(
-    connection: usize,
-    addr: SocketAddr,
+    (connection, addr): (usize, SocketAddr),
     wire: &mut TcpStream,
     log: &Mutex<Vec<Received>>,
     answer: &dyn Fn(&Received, &mut TcpStream) -> Result<After, Error>,
+    metrics: &dyn Fn() -> Vec<u8>,
 ) -> Result<(), Error> {
     let mut inbox = Vec::new();
     while let Some(mut received) = read_request(wire, &mut inbox)? {
@@ -124,7 +142,10 @@ fn serve(
         let after = match received.path() {
             "/health" if probe => wire.write_all(&json(200, "")).map(|()| After::Keep),
             "/v1/models" if probe => wire.write_all(&models(addr)).map(|()| After::Keep),
-            "/metrics" if probe => wire.write_all(&json(404, "")).map(|()| After::Keep),
+            "/metrics" if probe => wire.write_all(&metrics()).map(|()| After::Keep),
+            "/version" | "/kv_event_sources" if probe => {
+                wire.write_all(&json(404, "")).map(|()| After::Keep)
+            }
             "/tokenize" if is_sample(&received) => {
                 wire.write_all(&json(404, "")).map(|()| After::Keep)
             }
