@@ -170,11 +170,9 @@ fn kv_after(request: &Request, candidate: &Candidate, predictor: &Predictor<'_>)
 
 /// A random one of those that cost about the least.
 fn one_of_ties(params: &Params, scored: &[Scored], least: f64, rng: &mut Rng) -> Option<Scored> {
-    let mut ties = 0;
     let mut best = None;
-    for s in scored.iter().filter(|s| s.cost <= least + params.tie) {
-        ties += 1;
-        if rng.usize(..ties) == 0 {
+    for (before, s) in scored.iter().filter(|s| s.cost <= least + params.tie).enumerate() {
+        if rng.usize(..=before) == 0 {
             best = Some(*s);
         }
     }
