@@ -149,7 +149,7 @@ fn bursts_at_all_gateways_at_once_spread_over_the_fleet() {
 fn four_gateways_use_the_caches_as_one_does() {
     let hits = |gateways, redis: Option<&Redis>| {
         let scene = Scene::new(gateways, redis, EngineParams::a100_8b());
-        scene.clients().serve(6, 400, 40);
+        scene.clients().serve(24, 600, 40);
         scene.gateways.iter().for_each(at_rest);
         scene.hit_ratio()
     };
@@ -158,7 +158,7 @@ fn four_gateways_use_the_caches_as_one_does() {
     println!("hit ratio: one gateway {one:.3}, four alone {alone:.3}, four that share {four:.3}");
     assert!(one > 0.5, "prompts are mostly shared: {one}");
     assert!(four >= 0.95 * one, "one {one}, four {four}");
-    assert!(alone < 0.95 * one, "without sharing it would be worse: {alone}");
+    assert!(four > alone + 0.02, "sharing shows: alone {alone}, shared {four}");
 }
 
 #[test]

@@ -173,6 +173,7 @@ pub(super) fn shown_candidates(
 fn shown_candidate(seen: &Candidate) -> Value {
     json!({
         "eligible": seen.eligible,
+        "key": seen.key,
         "pending_tokens": seen.pending_tokens,
         "pending_requests": seen.pending_requests,
         "decodes": seen.decodes,

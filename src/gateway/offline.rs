@@ -138,6 +138,7 @@ fn candidate(seen: &Value) -> Candidate {
     let one = |key: &str| seen.get(key).and_then(Value::as_f64).unwrap_or(1.0);
     Candidate {
         eligible: seen.get("eligible").and_then(Value::as_bool).unwrap_or(false),
+        key: count("key"),
         cached_tokens: 0,
         pending_tokens: count("pending_tokens"),
         pending_requests: count("pending_requests"),

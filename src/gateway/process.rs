@@ -102,8 +102,8 @@ impl Gateway {
             usage,
             side,
             readers,
-            loader,
             share: stats,
+            loader,
             log,
             flags: Arc::clone(&flags),
         });
@@ -120,7 +120,7 @@ impl Gateway {
         let supervisor = supervisor.map_err(|e| format!("cannot start a thread: {e}"))?;
         let (bound_tx, bound) = mpsc::channel();
         let control = std::thread::Builder::new().name("control".to_owned());
-        let control = control.spawn(move || control_thread(&shared, (wants, share), &bound_tx));
+        let control = control.spawn(move || control_thread(&shared, (share, wants), &bound_tx));
         let control = control.map_err(|e| format!("cannot start a thread: {e}"))?;
         let admin = match config.server.admin {
             None => None,
@@ -210,7 +210,7 @@ fn cpus(config: &Config) -> Result<Vec<usize>, String> {
 
 fn control_thread(
     shared: &Arc<Shared>,
-    (wants, share): (Wants, Option<Share>),
+    (share, wants): (Option<Share>, Wants),
     bound: &mpsc::Sender<std::io::Result<SocketAddr>>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

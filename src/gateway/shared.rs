@@ -117,10 +117,10 @@ pub(super) struct Shared {
     pub side: Side<SegmentCache>,
     /// Threads that read such bodies and write such lists.
     pub readers: Side<()>,
-    /// The way to what loads adapters.
-    pub loader: Loader,
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
+    /// The way to what loads adapters.
+    pub loader: Loader,
     /// Where log lines go.
     pub log: Log,
     /// Drain and stop.

@@ -59,6 +59,7 @@ impl Asks<'_> {
         let told = told.map_or(0.0, |(load, _)| load.kv_usage.clamp(0.0, 1.0) * blocks as f64);
         Candidate {
             eligible: self.eligible(index, lane),
+            key: lane.key,
             cached_tokens: self.prompt.map_or(0, |prompt| cached_tokens(prompt, depth)),
             pending_tokens: sums.pending_tokens,
             pending_requests: sums.pending_requests,

@@ -258,18 +258,18 @@ impl Ledger {
         self.adapters.resident(adapter, slots, now_ms)
     }
 
-    /// Is the adapter with this hash in use there, and how long ago did a request for it come or
-    /// go, in ms?
-    #[must_use]
-    pub fn adapter_use(&self, adapter: u64, now_ms: u64) -> (bool, Option<u64>) {
-        self.adapters.used(adapter, now_ms)
-    }
-
     /// Another gateway has sent a request for this adapter here.
     pub fn adapter_used(&self, adapter: u64, now_ms: u64) {
         if let Some(place) = self.adapters.enter(adapter, now_ms) {
             self.adapters.leave(place);
         }
+    }
+
+    /// Is the adapter with this hash in use there, and how long ago did a request for it come or
+    /// go, in ms?
+    #[must_use]
+    pub fn adapter_use(&self, adapter: u64, now_ms: u64) -> (bool, Option<u64>) {
+        self.adapters.used(adapter, now_ms)
     }
 
     /// Enters a request on `core`'s line until the guard is dropped on that core.

@@ -4,6 +4,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use super::ledger::Ledger;
 use super::replica::Replica;
 use super::share::Outbox;
@@ -33,6 +35,8 @@ pub struct Lane {
     pub rank: Option<u32>,
     /// Its number for the prefix index.
     pub slot: Slot,
+    /// A hash of the replica's id and the rank, for what gateways decide alike.
+    pub key: u64,
     /// What we have in flight there.
     pub ledger: Arc<Ledger>,
 }
@@ -225,7 +229,9 @@ impl PoolState {
             // The first rank takes over from the server as a whole when ranks become known.
             let (slot, ledger) =
                 seats.seat((replica.key, rank.unwrap_or(0)), self.cores, now_ms)?;
-            Some(Lane { replica: Arc::clone(replica), member, rank, slot, ledger })
+            // A whole server and its first rank have the same name: ranks become known later.
+            let key = xxh3_64_with_seed(replica.id.as_bytes(), rank.unwrap_or(0).into());
+            Some(Lane { replica: Arc::clone(replica), member, rank, slot, key, ledger })
         });
         lanes.collect()
     }

@@ -19,6 +19,10 @@ use super::types::{Candidate, Decision, FleetView, Model, Pick, Request, Residen
 const TTFT_LIMIT_MS: f64 = 400.0;
 const TPOT_LIMIT_MS: f64 = 50.0;
 
+/// A prefix of which nobody holds so much has no owner yet: less is what a template writes before
+/// every prompt.
+const OWNED_TOKENS: u64 = 128;
+
 /// The weights; see the sum above.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params {
@@ -42,7 +46,8 @@ pub struct Params {
     pub adapter: f64,
     /// Costs within this of the least are ties.
     pub tie: f64,
-    /// Costs within this of the least may own a prefix that nobody holds.
+    /// Costs within this of the least may own a prefix that nobody holds: wider, and bursts of
+    /// short prompts pile up on the owners of a few.
     pub owner: f64,
     /// Shed when the best TTFT is above this share of its limit.
     pub shed_ttft: f64,
@@ -69,7 +74,7 @@ impl Default for Params {
             kv_knee: 0.90,
             adapter: 5.0,
             tie: 0.001,
-            owner: 0.05,
+            owner: 0.01,
             shed_ttft: 0.7,
             shed_tpot: 1.0,
             a: 0.0,
@@ -126,7 +131,7 @@ pub(super) fn score(
             kv: kv.max(0.0),
             adapter,
             cost: 0.0,
-            key: 0,
+            key: candidate.key,
         });
     }
     let mean = sum_y / scored.len().max(1) as f64;
@@ -135,9 +140,11 @@ pub(super) fn score(
         // Marginal: the GPU time that it adds, times the pressure there.
         let decode_ms = 0.25 * positive(request.output_tokens, 300.0);
         for s in scored.iter_mut() {
-            let pressure = (s.y / mean.max(0.1)).powf(params.b) ;
+            let pressure = (s.y / mean.max(0.1)).powf(params.b);
             s.cost = params.a * (s.times.prefill_ms + decode_ms) / ttft_limit * pressure
-                + params.ttft * s.x.powf(params.c) + params.kv * s.kv + s.adapter
+                + params.ttft * s.x.powf(params.c)
+                + params.kv * s.kv
+                + s.adapter
                 + params.hinge * (s.y - knee).max(0.0);
         }
         return;
@@ -161,6 +168,33 @@ fn kv_after(request: &Request, candidate: &Candidate, predictor: &Predictor<'_>)
     (candidate.blocks_used as f64 + own) / candidate.blocks as f64
 }
 
+/// A random one of those that cost about the least.
+fn one_of_ties(params: &Params, scored: &[Scored], least: f64, rng: &mut Rng) -> Option<Scored> {
+    let mut best = None;
+    for (before, s) in scored.iter().filter(|s| s.cost <= least + params.tie).enumerate() {
+        if rng.usize(..=before) == 0 {
+            best = Some(*s);
+        }
+    }
+    best
+}
+
+/// Who is to own a prefix that nobody holds: among those that cost about the least, the one whose
+/// name goes best with the prefix (rendezvous hashing, Thaler and Ravishankar 1998), so that all
+/// gateways choose the same before they could have told each other.
+fn owner(params: &Params, request: &Request, scored: &[Scored], least: f64) -> Option<Scored> {
+    let affordable = scored.iter().filter(|s| s.cost <= least + params.owner);
+    let best = affordable.max_by_key(|s| {
+        let name = if s.key == 0 { s.index as u64 + 1 } else { s.key };
+        // SplitMix64's finalizer.
+        let mut z = request.owner_key ^ name.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    });
+    best.copied()
+}
+
 /// Picks the least cost.
 pub(super) fn pick(
     params: &Params,
@@ -172,17 +206,12 @@ pub(super) fn pick(
 ) -> Decision {
     score(params, request, view, model, scored);
     let least = scored.iter().fold(f64::INFINITY, |least, s| least.min(s.cost));
-    let mut ties = 0;
-    let mut best: Option<Scored> = None;
-    for s in scored.iter() {
-        if s.cost <= least + params.tie {
-            ties += 1;
-            if rng.usize(..ties) == 0 {
-                best = Some(*s);
-            }
-        }
-    }
-    let Some(best) = best else { return Decision::Nobody };
+    let chosen = if scored.iter().all(|s| s.cached < OWNED_TOKENS) {
+        owner(params, request, scored, least)
+    } else {
+        one_of_ties(params, scored, least, rng)
+    };
+    let Some(best) = chosen else { return Decision::Nobody };
     if request.may_shed && (best.x > params.shed_ttft || best.y > params.shed_tpot) {
         return Decision::Shed { retry_after_ms: 1000 };
     }
@@ -196,3 +225,7 @@ pub(super) fn pick(
         runners_up: [None; 2],
     })
 }
+
+#[cfg(test)]
+#[path = "owner_tests.rs"]
+mod owner_tests;

@@ -91,7 +91,8 @@ pub struct Request {
     pub tpot_limit_ms: f64,
     /// It asks for an adapter.
     pub adapter: bool,
-    /// Hash of the prefix's first blocks: who owns a prefix that nobody holds yet.
+    /// Hash of the prefix's first blocks: who owns a prefix that nobody holds yet. Random for a
+    /// prompt too short to have one.
     pub owner_key: u64,
     /// The caller can keep it for a while: [`Decision::Hold`] is an answer.
     pub may_hold: bool,
@@ -117,6 +118,9 @@ pub enum Residency {
 pub struct Candidate {
     /// May take this request now: up, not tried before, holds the model.
     pub eligible: bool,
+    /// A hash of its name: the same at every gateway, whatever its index there; 0 = its index is
+    /// its name.
+    pub key: u64,
     /// Leading tokens of this prompt that it holds.
     pub cached_tokens: u64,
     /// Uncached prompt tokens of requests whose first token has not been seen.
@@ -156,6 +160,7 @@ impl Default for Candidate {
     fn default() -> Candidate {
         Candidate {
             eligible: true,
+            key: 0,
             cached_tokens: 0,
             pending_tokens: 0,
             pending_requests: 0,
