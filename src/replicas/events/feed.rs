@@ -187,14 +187,14 @@ impl<H: Host> Feed<H> {
     /// A message from the subscription.
     pub async fn message(&mut self, seq: u64, payload: &[u8]) -> Need {
         match self.sequence.see(seq) {
-            Seen::Next => self.take(seq, payload).await,
+            Seen::Next => self.take_and_settle(seq, payload).await,
             Seen::Stale => self.state.count(Happened::Stale),
             Seen::Gap { .. } => return Need::Replay,
             Seen::Restart => {
                 self.restarted().await;
                 // A process is new once: this is the first message of it, or there is a gap.
                 match self.sequence.see(seq) {
-                    Seen::Next => self.take(seq, payload).await,
+                    Seen::Next => self.take_and_settle(seq, payload).await,
                     _ => return Need::Replay,
                 }
             }
@@ -207,7 +207,8 @@ impl<H: Host> Feed<H> {
         self.sequence.replay_from()
     }
 
-    /// A replayed message. True: it is of a new process, the replay has to begin anew.
+    /// A replayed message; what all of them are worth is for [`Feed::settle`] to say behind the last.
+    /// True: it is of a new process, the replay has to begin anew.
     pub async fn replayed(&mut self, seq: u64, payload: &[u8]) -> bool {
         match self.sequence.replayed(seq, payload) {
             Seen::Next => self.take(seq, payload).await,
@@ -296,6 +297,10 @@ impl<H: Host> Feed<H> {
         }
         self.sequence.taken(seq, payload);
         self.state.show(self.map.counts(), self.map.live(), clock::now_ms());
+    }
+
+    async fn take_and_settle(&mut self, seq: u64, payload: &[u8]) {
+        self.take(seq, payload).await;
         self.settle().await;
     }
 

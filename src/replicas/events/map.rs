@@ -11,6 +11,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use crate::prompt::blocks::{self, BlockHash, Root};
 
 use super::decode::{Adapter, BlockExtra, Event, Key, Place, Removed, Stored};
@@ -72,7 +74,8 @@ impl Known {
 pub struct Map {
     block_tokens: u32,
     keys_max: usize,
-    known: HashMap<Key, Known>,
+    /// Seeded: an engine that chooses its keys cannot choose where they fall.
+    known: HashMap<Key, Known, RandomState>,
     /// Copies of all known blocks.
     live: u64,
     /// The group of layers that is followed: the first with full attention.
@@ -89,7 +92,7 @@ impl Map {
         let mut map = Map {
             block_tokens,
             keys_max: KEYS_MAX,
-            known: HashMap::new(),
+            known: HashMap::default(),
             live: 0,
             group: None,
             counts: Counts::default(),

@@ -185,6 +185,7 @@ async fn take<H: Host>(source: &Source, feed: &mut Feed<H>, seq: u64, payload: &
         feed.unfilled(seq).await;
         feed.message(seq, payload).await;
     }
+    feed.settle().await;
 }
 
 /// Has replayed what is missing up to now; twice, if the first shows that the process is a new one.
