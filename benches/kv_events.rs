@@ -9,7 +9,7 @@ use std::fs;
 
 use expedite::prefix::{Index, Limits, Mode, Slot, Writer};
 use expedite::prompt::blocks::BlockHash;
-use expedite::replicas::events::decode::{Batch, Decoder};
+use expedite::replicas::events::decode::Decoder;
 use expedite::replicas::events::map::{Map, Sink};
 use kv_wire::{Form, Stored, batch, removed};
 
@@ -90,7 +90,8 @@ fn messages(shape: &Shape, measured: u64) -> (Messages, Messages) {
             events.push(stored.event(Form::Map));
             held.push_back(keys);
             if full && let Some(oldest) = held.pop_front() {
-                events.push(removed(&oldest, Form::Map));
+                // As engines do: an event for each block.
+                events.extend(oldest.iter().map(|key| removed(&[*key], Form::Map)));
             }
         }
         (engine, batch(events, 0))
@@ -118,13 +119,10 @@ fn main() {
         rate("decode", &mut || {
             let mut events = 0_u64;
             for (_, payload) in &then {
-                let mut batch = Batch::open(payload).unwrap();
-                while let Some(event) = decoder.next(&mut batch).unwrap() {
-                    std::hint::black_box(event);
-                    events += 1;
-                }
+                let batch = decoder.read(payload).unwrap();
+                events += batch.events().map(std::hint::black_box).count() as u64;
             }
-            assert_eq!(events, then.len() as u64 * shape.events * 2);
+            assert_eq!(events, then.len() as u64 * shape.events * (1 + shape.per_event));
         });
         let maps = || (0..ENGINES).map(|_| Map::new(BLOCK_TOKENS, BLOCKS)).collect::<Vec<_>>();
         let mut plain = maps();
@@ -163,8 +161,7 @@ fn main() {
 }
 
 fn apply(decoder: &mut Decoder, map: &mut Map, payload: &[u8], sink: &mut impl Sink) {
-    let mut batch = Batch::open(payload).unwrap();
-    while let Some(event) = decoder.next(&mut batch).unwrap() {
-        map.apply(&event, sink);
-    }
+    let batch = decoder.read(payload).unwrap();
+    map.expect(batch.keys);
+    batch.events().for_each(|event| map.apply(&event, sink));
 }

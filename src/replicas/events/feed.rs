@@ -278,7 +278,8 @@ impl<H: Host> Feed<H> {
     /// Takes in a message whose turn it is.
     async fn take(&mut self, seq: u64, payload: &[u8]) {
         self.state.count(Happened::Message);
-        match Batch::open(payload) {
+        let mut decoder = std::mem::take(&mut self.decoder);
+        match decoder.read(payload) {
             Ok(batch)
                 if self.rank.is_some() && batch.rank.is_some_and(|r| Some(r) != self.rank) =>
             {
@@ -287,7 +288,7 @@ impl<H: Host> Feed<H> {
             }
             Ok(batch) => {
                 self.complete |= seq == 0;
-                self.events(batch).await;
+                self.events(&batch).await;
             }
             // Whatever it said is not known: as if it had been lost.
             Err(_) => {
@@ -295,6 +296,7 @@ impl<H: Host> Feed<H> {
                 self.lose(seq).await;
             }
         }
+        self.decoder = decoder;
         self.sequence.taken(seq, payload);
         self.state.show(self.map.counts(), self.map.live(), clock::now_ms());
     }
@@ -304,13 +306,15 @@ impl<H: Host> Feed<H> {
         self.settle().await;
     }
 
-    async fn events(&mut self, mut batch: Batch<'_>) {
-        // The form of the batch was checked: an error here cannot be, and ends it.
-        while let Ok(Some(event)) = self.decoder.next(&mut batch) {
+    async fn events(&mut self, batch: &Batch<'_>) {
+        self.map.expect(batch.keys);
+        for event in batch.events() {
             let overflows = self.map.counts().overflows;
             self.map.apply(&event, &mut self.out);
-            if matches!(event, Event::Cleared) {
-                self.complete = true;
+            match event {
+                Event::Cleared => self.complete = true,
+                Event::Odd => self.complete = false,
+                _ => {}
             }
             if self.map.counts().overflows != overflows {
                 self.complete = false;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use expedite::prompt::blocks::BlockHash;
-use expedite::replicas::events::decode::{Batch, Decoder};
+use expedite::replicas::events::decode::Decoder;
 use expedite::replicas::events::map::{Map, Sink};
 use expedite::zmtp::{Connection, Incoming, Role, opening};
 
@@ -35,11 +35,11 @@ pub(crate) fn kv_events(bytes: &[u8]) -> usize {
 }
 
 fn payload(bytes: &[u8]) -> usize {
-    let Ok(mut batch) = Batch::open(bytes) else { return 0 };
-    let (mut decoder, mut events) = (Decoder::default(), 0);
-    let (mut map, mut held) = (Map::new(4, 1), Held::default());
-    // The form was checked with the batch, so no event breaks it.
-    while let Some(event) = decoder.next(&mut batch).expect("a whole batch is read whole") {
+    let mut decoder = Decoder::default();
+    let Ok(batch) = decoder.read(bytes) else { return 0 };
+    let (mut map, mut held, mut events) = (Map::new(4, 1), Held::default(), 0);
+    map.expect(batch.keys);
+    for event in batch.events() {
         map.apply(&event, &mut held);
         events += 1;
     }
