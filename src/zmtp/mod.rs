@@ -131,7 +131,7 @@ impl<'b> Message<'b> {
     }
 }
 
-/// One side of a connection. Feed it by [`Connection::buffer`], then ask [`Connection::next`] until
+/// One side of a connection. Feed it by [`Connection::buffer`], then ask [`Connection::incoming`] until
 /// it has nothing more.
 pub struct Connection {
     role: Role,
@@ -169,7 +169,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is of no further use.
-    pub fn next(&mut self) -> Result<Option<Incoming<'_>>, Error> {
+    pub fn incoming(&mut self) -> Result<Option<Incoming<'_>>, Error> {
         loop {
             let rest = self.buffer.get(self.taken..).unwrap_or_default();
             if self.state == State::Greeting {

@@ -71,7 +71,7 @@ fn heard<'p>(greeted: bool, pieces: impl IntoIterator<Item = &'p [u8]>) -> Vec<S
     for piece in pieces {
         connection.buffer().extend_from_slice(piece);
         loop {
-            heard.push(match connection.next() {
+            heard.push(match connection.incoming() {
                 Ok(Some(Incoming::Message(message))) => {
                     format!("{:?}", message.frames().collect::<Vec<_>>())
                 }
