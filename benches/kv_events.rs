@@ -84,7 +84,7 @@ fn messages(shape: &Shape, measured: u64) -> (Messages, Messages) {
             let ids: Vec<u32> = (0..tokens).map(|_| random.u32(0..150_000)).collect();
             // Each sequence goes on with the next message; some twenty events long.
             let before = held.len().checked_sub(shape.events as usize);
-            let parent = before.filter(|_| random.u32(..) % 20 != 0).map(|i| held[i][0]);
+            let parent = before.filter(|_| random.u32(..20) > 0).map(|i| held[i][0]);
             let block = u64::from(BLOCK_TOKENS);
             let stored = Stored::new(&keys, parent.unwrap_or(0), block, &ids);
             events.push(stored.event(Form::Map));
