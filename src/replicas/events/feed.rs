@@ -207,8 +207,8 @@ impl<H: Host> Feed<H> {
         self.sequence.replay_from()
     }
 
-    /// A replayed message; what all of them are worth is for [`Feed::settle`] to say behind the last.
-    /// True: it is of a new process, the replay has to begin anew.
+    /// A replayed message; behind the last, [`Feed::settle`] says what all are worth. True: it is
+    /// of a new process, the replay has to begin anew.
     pub async fn replayed(&mut self, seq: u64, payload: &[u8]) -> bool {
         match self.sequence.replayed(seq, payload) {
             Seen::Next => self.take(seq, payload).await,

@@ -150,8 +150,8 @@ impl Map {
         sink.clear();
     }
 
-    /// Makes room for what of `keys` is not known. Called with a whole batch's before its events, it
-    /// also brings their entries near: one by one, each event would wait for memory alone.
+    /// Makes room for what of `keys` is not known. Called with a whole batch's before its events,
+    /// it also brings their entries near: one by one, each event would wait for memory alone.
     pub fn expect(&mut self, keys: &[Key]) {
         let known = keys.iter().filter(|key| self.known.contains_key(key)).count();
         let room = self.keys_max.saturating_sub(self.known.len());

@@ -1,5 +1,6 @@
 //! What the target of KV events asserts about any bytes: as a payload they end, and what the map
-//! says it holds is what the index was told; as a connection they are the same however they are cut.
+//! says it holds is what the index was told; as a connection they are the same however they are
+//! cut.
 
 use std::collections::HashMap;
 
