@@ -3,7 +3,8 @@
 //!
 //! A home is a fraction of the table, so both sides are in the same order: the move is one pass
 //! forward over both, chunks of the new side come as it reaches them and those of the old go as it
-//! leaves them. Memory is never twice the table, and no write waits for the whole.
+//! leaves them. Memory is never twice the table, and no write waits for the whole. Runs under the
+//! writer's lock.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use super::rebuild::HOMES_MIN;
 use super::set::Set;
 
 /// Keys whose lines are fetched together.
-const BATCH: usize = 16;
+const BATCH: usize = 32;
 
 /// What became of a block that was put in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -111,7 +111,7 @@ fn agree(index: &Index, naive: &Naive, chain: &[BlockHash]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(120))]
+    #![proptest_config(ProptestConfig::with_cases(80))]
 
     #[test]
     fn the_index_says_what_the_plain_one_says(

@@ -22,7 +22,7 @@ const BLOCK_BYTES: usize = 40;
 const EVICT_BATCH: usize = 64;
 /// Homes that a running rebuild moves on with each new block, and with each upkeep: the one well
 /// ahead of the table's filling, the other within a millisecond or two.
-const HOMES_A_BLOCK: usize = 4;
+const HOMES_A_BLOCK: usize = 3;
 const HOMES_A_TICK: usize = 16 * 1024;
 /// Speculative blocks that go in one upkeep at most.
 const EXPIRE_MAX: usize = 16 * 1024;
