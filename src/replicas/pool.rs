@@ -228,9 +228,9 @@ impl PoolState {
 }
 
 /// The lanes that a replica has, by rank.
-fn ranks<'r>(
-    (member, replica): (usize, &'r Arc<Replica>),
-) -> impl Iterator<Item = (usize, &'r Arc<Replica>, Option<u32>)> {
+fn ranks(
+    (member, replica): (usize, &Arc<Replica>),
+) -> impl Iterator<Item = (usize, &Arc<Replica>, Option<u32>)> {
     let ranks = replica.signals.ranks();
     let apart = (2..=RANKS_MAX as u32).contains(&ranks);
     let count = if apart { ranks } else { 1 };

@@ -19,7 +19,7 @@ use super::fleet::Fleet;
 use super::members::{Listed, Members, Refused, Source};
 use super::probe::Watcher;
 use super::replica::Replica;
-use super::report::{Report, Tone};
+use super::report::{Lines, Report};
 use crate::config::{self, Config};
 use crate::runtime::clock;
 
@@ -105,12 +105,7 @@ pub struct Registry {
 impl Registry {
     /// Over the fleet that was built from `config`; new ones go to `publish`, lines to `log`.
     #[must_use]
-    pub fn new(
-        config: Arc<Config>,
-        fleet: Arc<Fleet>,
-        publish: Publish,
-        log: Box<dyn Fn(Tone, &str)>,
-    ) -> Registry {
+    pub fn new(config: Arc<Config>, fleet: Arc<Fleet>, publish: Publish, log: Lines) -> Registry {
         Registry {
             members: Members::new(&config.pools),
             config,

@@ -17,8 +17,10 @@ fn replica() -> Replica {
 
 fn page(running: &str, blocks: u64, started: f64) -> Vec<u8> {
     format!(
-        "process_start_time_seconds {started}\nvllm:num_requests_running{{engine=\"0\"}} {running}\n\
-         vllm:num_requests_waiting{{engine=\"0\"}} 1\nvllm:kv_cache_usage_perc{{engine=\"0\"}} 0.5\n\
+        "process_start_time_seconds {started}\n\
+         vllm:num_requests_running{{engine=\"0\"}} {running}\n\
+         vllm:num_requests_waiting{{engine=\"0\"}} 1\n\
+         vllm:kv_cache_usage_perc{{engine=\"0\"}} 0.5\n\
          vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"{blocks}\",\
          prefix_caching_hash_algo=\"sha256\"}} 1\n"
     )
