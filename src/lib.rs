@@ -46,9 +46,9 @@
 //! # Layers
 //!
 //! Imports run one way: `main`, `cli`, `sim` and `bench`, `gateway`, `routing`, `admin`,
-//! `replicas`, `prompt`, `openai`, `tenants` and `usage`, `sse` and `http1` and `net`, `config`,
-//! `runtime` (`tests/tidy` holds it). `http1`, `sse`, `openai`, `prompt`, `routing` and
-//! `usage::record` do no I/O and read no clock.
+//! `replicas`, `prompt`, `openai`, `tenants` and `usage`, `sse` and `http1` and `zmtp` and `net`,
+//! `config`, `runtime` (`tests/tidy` holds it). `http1`, `sse`, `zmtp`, `openai`, `prompt`,
+//! `routing` and `usage::record` do no I/O and read no clock.
 //!
 //! # Deliberately absent
 //!
@@ -77,3 +77,4 @@ pub mod sim;
 pub mod sse;
 pub mod tenants;
 pub mod usage;
+pub mod zmtp;

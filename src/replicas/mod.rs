@@ -15,6 +15,7 @@ pub mod adapters;
 mod client;
 mod describe;
 mod discover;
+pub mod events;
 mod exposition;
 mod fleet;
 mod health;

@@ -129,7 +129,21 @@ pub(super) fn score(
             key: 0,
         });
     }
+    let mean = sum_y / scored.len().max(1) as f64;
     let knee = params.knee.max(sum_y / scored.len().max(1) as f64 + params.above_mean);
+    if params.a > 0.0 {
+        // Marginal: the GPU time that it adds, times the pressure there.
+        let decode_ms = 0.25 * positive(request.output_tokens, 300.0);
+        for s in scored.iter_mut() {
+            let pressure = (s.y / mean.max(0.1)).powf(params.b);
+            s.cost = params.a * (s.times.prefill_ms + decode_ms) / ttft_limit * pressure
+                + params.ttft * s.x.powf(params.c)
+                + params.kv * s.kv
+                + s.adapter
+                + params.hinge * (s.y - knee).max(0.0);
+        }
+        return;
+    }
     for s in scored.iter_mut() {
         s.cost = params.ttft * s.x * s.x
             + params.tpot * s.y * s.y

@@ -2,26 +2,31 @@
 //! dispatch and what came: a scale for the pool, a slowness for each replica.
 //!
 //! Shared by the cores as relaxed atomics: a lost update costs one observation. All in logarithms,
-//! so that twice as slow and twice as fast weigh the same; every single surprise counts only so
-//! much, so that a cold start or a long step of a neighbour is no verdict. A replica that is not
-//! asked drifts back to the pool's, and so gets asked again.
+//! so that twice as slow and twice as fast weigh the same. A single time says little: most of what
+//! it differs from its prediction is the luck of a queue. So a replica's slowness is the median of
+//! its last observations, and nothing within a dead zone: taking luck for slowness moves traffic,
+//! and its prefixes with it, which costs more than it finds. A replica that is not asked drifts
+//! back to its pool, and so gets asked again.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Slowness stays within this factor of 1, either way.
-const SLOWNESS_LOG_MAX: f64 = 2.079_441_541_679_835_7; // ln 8
-/// Most that one observation says.
-const SURPRISE_MAX: f64 = 1.4;
-/// Share of a surprise that a replica learns from one observation.
-const REPLICA_RATE: f64 = 0.25;
-/// Share that the pool learns once it has seen a few; the first observations weigh more, since
-/// until they are believed a lane that was asked looks unlike one that was not.
-const POOL_RATE: f64 = 0.01;
-/// Observations of a pool that are believed as they come, each a fair share of all so far.
-const POOL_FIRST: u64 = 32;
+const SLOWNESS_MAX: f64 = 8.0;
+/// A median within this factor of its pool's is no slowness.
+const DEAD_ZONE: f64 = 1.5;
+/// Observations whose median is taken; fewer than [`RECENT_MIN`] say nothing.
+const RECENT: usize = 9;
+const RECENT_MIN: usize = 3;
+/// Age in ms at which an observation is forgotten.
+const AGE_MAX_MS: u32 = 15_000;
 /// Time in ms in which an unobserved slowness halves, as a logarithm.
 const HALF_LIFE_MS: f64 = 5000.0;
+/// Observations by which the pool's scale is first set; later ones count one in [`POOL_SAMPLES`].
+const FIRST_SAMPLES: u32 = 32;
+const POOL_SAMPLES: f64 = 256.0;
+/// Most that one observation says to the pool, as a logarithm, once it has its scale.
+const SURPRISE_MAX: f64 = 0.5;
 
 /// Which time was observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,46 +64,48 @@ impl Cell {
 /// A pool's scale.
 #[derive(Debug, Default)]
 pub struct Scale {
-    ttft: Cell,
-    tpot: Cell,
-    ttft_seen: AtomicU64,
-    tpot_seen: AtomicU64,
+    ttft: Common,
+    tpot: Common,
+}
+
+#[derive(Debug, Default)]
+struct Common {
+    log: Cell,
+    samples: AtomicU32,
+}
+
+impl Common {
+    /// The mean at first, then slow and robust.
+    fn learn(&self, log: f64) {
+        let samples = self.samples.load(Relaxed);
+        let known = self.log.get();
+        let next = if samples < FIRST_SAMPLES {
+            self.samples.store(samples + 1, Relaxed);
+            known + (log - known) / f64::from(samples + 1)
+        } else {
+            known + (log - known).clamp(-SURPRISE_MAX, SURPRISE_MAX) / POOL_SAMPLES
+        };
+        self.log.set(next.clamp(-SLOWNESS_MAX.ln(), SLOWNESS_MAX.ln()));
+    }
 }
 
 impl Scale {
     /// Observed over predicted time of a later token, over the pool.
     #[must_use]
     pub fn tpot(&self) -> f64 {
-        self.tpot.get().exp()
+        self.tpot.log.get().exp()
     }
 
     /// Observed over predicted time to the first token, over the pool.
     #[must_use]
     pub fn ttft(&self) -> f64 {
-        self.ttft.get().exp()
+        self.ttft.log.get().exp()
     }
 
-    fn cell(&self, kind: Kind) -> &Cell {
+    fn common(&self, kind: Kind) -> &Common {
         match kind {
             Kind::Ttft => &self.ttft,
             Kind::Tpot => &self.tpot,
-        }
-    }
-
-    /// Learns from `log`, observed over predicted time.
-    fn observe(&self, kind: Kind, log: f64) {
-        let (cell, seen) = match kind {
-            Kind::Ttft => (&self.ttft, &self.ttft_seen),
-            Kind::Tpot => (&self.tpot, &self.tpot_seen),
-        };
-        let n = seen.load(Relaxed);
-        let surprise = log - cell.get();
-        if n < POOL_FIRST {
-            seen.store(n + 1, Relaxed);
-            cell.set(cell.get() + surprise / (n + 1) as f64);
-        } else {
-            // Clamped, so that one slow replica does not make the pool look slow.
-            cell.set(cell.get() + POOL_RATE * surprise.clamp(-0.5, 0.5));
         }
     }
 }
@@ -108,13 +115,17 @@ impl Scale {
 pub struct Slowness {
     log: Cell,
     at_ms: AtomicU64,
+    next: AtomicU32,
+    /// When (ms, above) and what (bits of an `f32`, below), each in one word so that none is torn.
+    recent: [AtomicU64; RECENT],
 }
 
 impl Slowness {
     /// Observed over predicted time at `now_ms`: of this replica and its pool.
     #[must_use]
     pub fn get(&self, pool: &Scale, now_ms: u64) -> f64 {
-        (self.relative(now_ms) + pool.tpot.get()).clamp(-SLOWNESS_LOG_MAX, SLOWNESS_LOG_MAX).exp()
+        let log = self.relative(now_ms) + pool.tpot.log.get();
+        log.exp().clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX)
     }
 
     /// Enters an observation at `now_ms`; nonsense is ignored.
@@ -124,21 +135,44 @@ impl Slowness {
         if !sane {
             return;
         }
-        // The pool first: the very first observation says nothing of one replica.
-        pool.observe(seen.kind, log);
-        let scale = pool.cell(seen.kind);
-        let own = self.relative(now_ms);
-        let surprise = log - scale.get() - own;
-        let step = surprise.clamp(-SURPRISE_MAX, SURPRISE_MAX);
-        let next = (own + REPLICA_RATE * step).clamp(-SLOWNESS_LOG_MAX, SLOWNESS_LOG_MAX);
-        self.log.set(next);
+        let common = pool.common(seen.kind);
+        common.learn(log);
+        let own = (log - common.log.get()) as f32;
+        let at = self.next.fetch_add(1, Relaxed) as usize % RECENT;
+        // Never 0, which says that there is none.
+        let now = (now_ms as u32).max(1);
+        if let Some(slot) = self.recent.get(at) {
+            slot.store(u64::from(now) << 32 | u64::from(own.to_bits()), Relaxed);
+        }
+        self.log.set(beyond_dead_zone(self.median(now)));
         self.at_ms.store(now_ms, Relaxed);
     }
 
     /// Forgets: the replica has started anew.
-    pub fn reset(&self, now_ms: u64) {
+    pub fn reset(&self) {
         self.log.set(0.0);
-        self.at_ms.store(now_ms, Relaxed);
+        for slot in &self.recent {
+            slot.store(0, Relaxed);
+        }
+    }
+
+    fn median(&self, now: u32) -> f64 {
+        let mut logs = [0f32; RECENT];
+        let mut count = 0;
+        for word in self.recent.iter().map(|slot| slot.load(Relaxed)) {
+            let (at, log) = ((word >> 32) as u32, f32::from_bits(word as u32));
+            let fresh = at != 0 && now.wrapping_sub(at) <= AGE_MAX_MS;
+            if let Some(place) = logs.get_mut(count).filter(|_| fresh) {
+                *place = log;
+                count += 1;
+            }
+        }
+        if count < RECENT_MIN {
+            return 0.0;
+        }
+        let Some(logs) = logs.get_mut(..count) else { return 0.0 };
+        logs.sort_unstable_by(f32::total_cmp);
+        logs.get(count / 2).map_or(0.0, |&log| f64::from(log))
     }
 
     fn relative(&self, now_ms: u64) -> f64 {
@@ -149,4 +183,9 @@ impl Slowness {
         let age_ms = now_ms.saturating_sub(self.at_ms.load(Relaxed)) as f64;
         log * (-age_ms / HALF_LIFE_MS).exp2()
     }
+}
+
+/// A median outside the dead zone, whole; within it, none.
+fn beyond_dead_zone(log: f64) -> f64 {
+    if log.abs() < DEAD_ZONE.ln() { 0.0 } else { log }
 }

@@ -93,11 +93,10 @@ impl<'m> Predictor<'m> {
             ttft_ms += 0.5 * (dense_decodes + beside);
         }
 
-        // Beside at least one decode: an idle replica pays the fixed part of a step all the same
-        // as soon as this request decodes, so that it is no reason to prefer a busy one.
-        let beside_one = decodes.max(1);
+        // At least one decode beside it: else an idle replica would pay a step's fixed time alone.
+        let beside_it = decodes.max(1);
         let prefill_ms = if uncached < chunk {
-            step.dense(beside_one + uncached) - step.dense(beside_one)
+            step.dense(beside_it + uncached) - step.dense(beside_it)
         } else {
             self.full_ms * uncached as f64 / self.budget as f64
         } + own_attention;
