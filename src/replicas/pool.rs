@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::events::state::{Mode, State};
 use super::ledger::Ledger;
 use super::replica::Replica;
 use super::signals::RANKS_MAX;
@@ -34,6 +35,8 @@ pub struct Lane {
     pub slot: Slot,
     /// What we have in flight there.
     pub ledger: Arc<Ledger>,
+    /// How its blocks are known.
+    pub known: Arc<State>,
 }
 
 /// Replicas that serve the same base model.
@@ -106,11 +109,11 @@ impl Pool {
         self.model.as_ref().map_or(0, |model| model.tokenizer().bytes())
     }
 
-    /// What the entries of a replica in the prefix index come from: `approximate`, from our own
-    /// dispatches, or `text`, the same by chunks of text where tokens are not known.
+    /// What a lane's entries in the prefix index come from: the engine's events, our own
+    /// dispatches, or these by chunks of text where tokens are not known.
     #[must_use]
-    pub fn prefix_mode(&self, _replica: &Replica) -> &'static str {
-        if self.prefix_is_text() { "text" } else { "approximate" }
+    pub fn prefix_mode(&self, lane: &Lane) -> Mode {
+        if self.prefix_is_text() { Mode::Text } else { lane.known.mode() }
     }
 
     /// Are the entries in its prefix index chunks of text, since its tokens are not known?
@@ -155,14 +158,22 @@ pub struct PoolState {
     names: Mutex<Vec<Entry>>,
 }
 
-/// Which replica and rank has which slot and ledger.
+/// Which replica and rank has which slot, and what goes with it.
 #[derive(Default)]
 struct Seats {
-    taken: HashMap<(usize, u32), (Slot, Arc<Ledger>)>,
+    taken: HashMap<(usize, u32), Seat>,
     /// Given up, with the time since when; the oldest first.
     resting: VecDeque<(Slot, u64)>,
     /// Slots below were given out once.
     next: Slot,
+}
+
+/// What a lane keeps while it lives.
+#[derive(Clone)]
+struct Seat {
+    slot: Slot,
+    ledger: Arc<Ledger>,
+    known: Arc<State>,
 }
 
 impl PoolState {
@@ -211,7 +222,7 @@ impl PoolState {
         let keys = wanted.iter().map(|(_, replica, rank)| (replica.key, rank.unwrap_or(0)));
         let keys: HashSet<_> = keys.collect();
         let gone = seats.taken.extract_if(|key, _| !keys.contains(key));
-        let mut gone: Vec<Slot> = gone.map(|(_, (slot, _))| slot).collect();
+        let mut gone: Vec<Slot> = gone.map(|(_, seat)| seat.slot).collect();
         gone.sort_unstable();
         for slot in gone {
             self.index.write(|writer| writer.clear(slot));
@@ -219,9 +230,9 @@ impl PoolState {
         }
         let lanes = wanted.into_iter().filter_map(|(member, replica, rank)| {
             // The first rank takes over from the server as a whole when ranks become known.
-            let (slot, ledger) =
-                seats.seat((replica.key, rank.unwrap_or(0)), self.cores, now_ms)?;
-            Some(Lane { replica: Arc::clone(replica), member, rank, slot, ledger })
+            let key = (replica.key, rank.unwrap_or(0));
+            let Seat { slot, ledger, known } = seats.seat(key, self.cores, now_ms)?;
+            Some(Lane { replica: Arc::clone(replica), member, rank, slot, ledger, known })
         });
         lanes.collect()
     }
@@ -238,19 +249,17 @@ fn ranks(
 }
 
 impl Seats {
-    fn seat(
-        &mut self,
-        key: (usize, u32),
-        cores: usize,
-        now_ms: u64,
-    ) -> Option<(Slot, Arc<Ledger>)> {
-        if let Some((slot, ledger)) = self.taken.get(&key) {
-            return Some((*slot, Arc::clone(ledger)));
+    fn seat(&mut self, key: (usize, u32), cores: usize, now_ms: u64) -> Option<Seat> {
+        if let Some(seat) = self.taken.get(&key) {
+            return Some(seat.clone());
         }
-        let slot = self.free_slot(now_ms)?;
-        let ledger = Arc::new(Ledger::new(cores));
-        self.taken.insert(key, (slot, Arc::clone(&ledger)));
-        Some((slot, ledger))
+        let seat = Seat {
+            slot: self.free_slot(now_ms)?,
+            ledger: Arc::new(Ledger::new(cores)),
+            known: Arc::default(),
+        };
+        self.taken.insert(key, seat.clone());
+        Some(seat)
     }
 
     fn free_slot(&mut self, now_ms: u64) -> Option<Slot> {
