@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use super::adapters::{self, Wants};
 use super::discover;
 use super::fleet::Fleet;
+use super::followers::Followers;
 use super::members::{Listed, Members, Refused, Source};
 use super::probe::Watcher;
 use super::replica::Replica;
@@ -96,6 +97,7 @@ pub struct Registry {
     fleet: Arc<Fleet>,
     members: Members,
     watchers: HashMap<usize, AbortHandle>,
+    followers: Followers,
     /// Pools whose source has told its first list: who comes later joins a running fleet.
     settled: HashSet<usize>,
     report: Rc<Report>,
@@ -111,6 +113,7 @@ impl Registry {
             config,
             fleet,
             watchers: HashMap::new(),
+            followers: Followers::default(),
             settled: HashSet::new(),
             report: Rc::new(Report::new(log)),
             publish,
@@ -222,8 +225,10 @@ impl Registry {
         self.watch();
     }
 
-    /// One watcher for each replica of the fleet, none for those that have left.
+    /// One watcher for each replica of the fleet, and one follower for each lane's events; none for
+    /// those that have left.
     fn watch(&mut self) {
+        self.followers.keep(&self.fleet, &self.config, &self.report);
         let stays: HashSet<_> = replicas(&self.fleet).map(|r| r.key).collect();
         self.watchers.retain(|key, watcher| {
             let stays = stays.contains(key);
