@@ -23,8 +23,8 @@
 //! * A core, pinned: its listeners, connections, idle upstream connections, buffers, the parts of
 //!   prompts that it remembers, and metric shard. It never waits for a lock, a disk, a name server
 //!   or another thread.
-//! * The control thread: the registry (names, probes, `/v1/models`), the admin listener, the
-//!   drain. It never touches a request.
+//! * The control thread: the registry (sources of members, names, probes, scrapes, adapters), the
+//!   admin listener, the drain. It never touches a request.
 //! * The side threads: renders and encodings that would hold a core too long, by a bounded queue.
 //!   Tokenizers and templates themselves are read-only and shared by all.
 //! * The usage writer: the usage log. It never blocks a core: the ring is bounded, and a request
@@ -57,7 +57,8 @@
 //! * A middleware or plugin system: the path is one screen.
 //! * HTTP by a library on the data plane: what we found holds events back, accepts framing that
 //!   smuggles, or has no limits. `httparse` splits fields; the rest is ours and fuzzed.
-//! * Upstreams from requests: a replica comes from the configuration only.
+//! * Upstreams from requests: a replica comes from the configuration, from a source that it names,
+//!   or from the operator by the admin listener.
 //! * Compression, cookies, redirects, upgrades.
 
 pub mod admin;

@@ -177,7 +177,7 @@ fn a_drained_replica_finishes_what_it_has_and_gets_nothing_new() {
         let mut client = Client::connect(bed.addr);
         client.send(&stream_for_acme());
         open.push(client);
-        if open.len() % 2 == 0 {
+        if open.len().is_multiple_of(2) {
             let reached = open.len() / 2;
             eventually("it has its stream", || drained.count() >= reached);
         }

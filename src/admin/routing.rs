@@ -56,11 +56,15 @@ pub(super) fn routing(page: &mut Page, view: &View) {
     let mode = "expedite_prefix_mode";
     page.family(mode, "gauge", "1 for what a replica's entries in the index come from.");
     for pool in &fleet.pools {
-        for replica in &pool.replicas {
+        for lane in &pool.lanes {
+            // One series a server: the ranks of one are followed alike, and the first speaks.
+            if lane.rank.is_some_and(|rank| rank > 0) {
+                continue;
+            }
             let labels = [
                 ("pool", &*pool.name),
-                ("replica", &*replica.id),
-                ("mode", pool.prefix_mode(replica)),
+                ("replica", &*lane.replica.id),
+                ("mode", pool.prefix_mode(lane).name()),
             ];
             page.value(mode, &labels, 1);
         }

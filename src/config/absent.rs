@@ -19,7 +19,6 @@ use Verdict::{Refuse, Warn};
 const ABSENT: &[(&str, &str, Verdict)] = &[
     ("server", "tls", Refuse("requests and keys would travel in clear text")),
     ("server", "h2c", Warn("clients get HTTP/1.1")),
-    ("pool", "kv_events", Warn("no prefix index")),
     ("pool", "role", Warn("the pool serves whole requests")),
     ("pool", "pair", Warn("the pool serves whole requests")),
     ("admission", "headroom_ratio", Warn("nothing is queued or shed")),

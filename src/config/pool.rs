@@ -357,7 +357,7 @@ fn kubernetes(
 }
 
 fn kv_events(table: &mut Table<'_, '_>) -> Option<String> {
-    let text = table.opt_text("kv_events", "approximate, from own dispatches")?;
+    let text = table.opt_text("kv_events", "what the engine tells, or our own dispatches")?;
     if !text.text.starts_with("tcp://") {
         let what = format!(
             "kv_events in [[pool]] must be such as \"tcp://{{host}}:5557\", not {}",

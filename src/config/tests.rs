@@ -402,7 +402,7 @@ fn what_this_version_lacks_is_warned_about_or_refused() {
     assert!(with_pool("[server]\ntls = { cert = \"c\" }\n").contains("tls in [server] needs key"));
 
     let warnings = full().warnings.join("\n");
-    let absent = "h2c kv_events role \
+    let absent = "h2c role \
                   sse_keepalive_ms tokens_per_second";
     for key in absent.split_whitespace() {
         assert!(warnings.contains(&format!(": {key} in [")), "{key}: {warnings}");

@@ -113,7 +113,7 @@ pub struct Pool {
     pub context_tokens: Option<u64>,
     /// KV block size in tokens; `None`: learned from `vllm:cache_config_info`.
     pub block_size: Option<u64>,
-    /// KV event source, `{host}` standing for a replica's host; not in this version.
+    /// KV event source, `{host}` standing for a replica's host; `None`: what the engine tells.
     pub kv_events: Option<String>,
     /// How LoRA adapters are treated.
     pub adapters: Adapters,

@@ -15,6 +15,8 @@ use super::plan::Plan;
 use super::ticket::Ticket;
 use super::view::{self, Asks, Scratch};
 use crate::prompt::blocks::BlockHash;
+use crate::replicas::events::check::Verdict;
+use crate::replicas::events::state::{Mode, State};
 use crate::replicas::{Lane, PoolState};
 use crate::routing::{Decision, Pick, Picker, Policy, Request, Residency};
 use crate::runtime::clock;
@@ -78,6 +80,10 @@ pub(super) struct Routed {
     sequences: u64,
     /// Its number among the core's decisions.
     decision: Option<u64>,
+    /// How the lane's blocks are known.
+    known: Arc<State>,
+    /// They are known by the engine's own events.
+    exact: bool,
     pupil: Pupil,
 }
 
@@ -95,6 +101,12 @@ impl Routed {
     pub(super) fn later_tokens(&self, tokens: u64, actual_ms: f64, now_ms: u64) {
         let predicted_ms = self.pick.tpot_ms / self.slowness;
         self.pupil.later_tokens(tokens, predicted_ms, actual_ms, now_ms);
+    }
+
+    /// The engine found `cached` tokens of the prompt in its cache. What is new about how that
+    /// agrees with what was predicted, as often as not nothing.
+    pub(super) fn cached(&self, cached: u64) -> Option<Verdict> {
+        self.known.check.observe(self.exact, self.pick.cached_tokens, cached)
     }
 
     /// The answer is complete, and has so many tokens over all its sequences.
@@ -177,6 +189,8 @@ pub(super) fn pick<'p>(
         output_tokens_max: plan.output_tokens_max,
         tenant: plan.tenant,
         sequences: plan.sequences,
+        known: Arc::clone(&lane.known),
+        exact: plan.pool.prefix_mode(lane) == Mode::Exact,
         pupil: learned.pupil(pick.replica),
         pick,
         decision,

@@ -119,6 +119,9 @@ impl<'p> Plan<'p> {
         write::number_field(&mut out, "content-length", length as u64);
         let _ = write::field(&mut out, "accept-encoding", b"identity");
         let _ = write::field(&mut out, "x-request-id", ticket.request_id());
+        if let Some(rank) = ticket.rank() {
+            write::number_field(&mut out, "x-data-parallel-rank", rank.into());
+        }
         ticket.write_trace_context(&mut out);
         out.extend_from_slice(b"\r\n");
         out

@@ -14,6 +14,7 @@ use crate::http1::{RequestHead, ResponseHead, Version, write};
 use crate::openai::{Call, Endpoint, Usage};
 use crate::prompt::standing::Verdict;
 use crate::prompt::{Basis, Prompt};
+use crate::replicas::events::check;
 use crate::replicas::{Dispatch, Lane, Pool, Replica, Served};
 use crate::runtime::clock;
 use crate::tenants::KeyId;
@@ -54,6 +55,8 @@ pub(super) struct Ticket<'t> {
     caller: Option<(Endpoint, KeyId, Arc<str>)>,
     slot: Option<Slot>,
     replica: Option<Arc<Replica>>,
+    /// Its data-parallel rank that was picked.
+    rank: Option<u32>,
     /// Where the last attempt went, and what was predicted of it.
     routed: Option<Routed>,
     answer_type: Vec<u8>,
@@ -111,6 +114,7 @@ impl<'t> Ticket<'t> {
             caller: None,
             slot: None,
             replica: None,
+            rank: None,
             routed: None,
             answer_type: Vec::new(),
             retry_after: None,
@@ -201,6 +205,7 @@ impl<'t> Ticket<'t> {
         self.attempts += 1;
         self.tried.push(routed.pick.replica);
         self.replica = Some(Arc::clone(&lane.replica));
+        self.rank = lane.rank;
         self.routed = Some(routed);
         self.connecting = true;
         self.stage_ended(Stage::Route);
@@ -274,6 +279,11 @@ impl<'t> Ticket<'t> {
     /// Content was passed on.
     pub(super) fn content_sent(&self) -> bool {
         self.seen.content_events > 0
+    }
+
+    /// The data-parallel rank that the last attempt asks for.
+    pub(super) fn rank(&self) -> Option<u32> {
+        self.rank
     }
 
     /// Appends the trace context for the replica.
@@ -490,6 +500,16 @@ impl Ticket<'_> {
             return;
         };
         routed.answer(usage.completion_tokens);
+        // An estimate of a text's share is no evidence against an index.
+        let counted = self.prompt().is_some_and(|prompt| prompt.basis == Basis::Exact);
+        let verdict = usage.cached_tokens.filter(|_| counted).and_then(|n| routed.cached(n));
+        if let (Some(verdict), Some(replica)) = (verdict, &self.replica) {
+            let line = format!("replica {}: {}", replica.id, verdict.reason());
+            match verdict {
+                check::Verdict::Agrees => self.core.shared.log.info(&line),
+                _ => self.core.shared.log.warn(&line),
+            }
+        }
         if let Some(tpot_ns) = self.tpot_ns(usage.completion_tokens).filter(|_| record.stream) {
             routed.later_tokens(usage.completion_tokens, ms(tpot_ns), now / 1_000_000);
         }

@@ -35,9 +35,18 @@ pub(super) struct Asks<'a> {
 impl Asks<'_> {
     /// May the lane with this index be sent the request?
     pub(super) fn eligible(&self, index: usize, lane: &Lane) -> bool {
-        !self.tried.contains(&index)
+        !self.has_failed(index, lane)
             && (self.served.holds(lane.member) || self.may_load(lane))
             && lane.replica.eligible(self.now_ms)
+    }
+
+    /// Has the lane, or another rank of its server, failed the request?
+    fn has_failed(&self, index: usize, lane: &Lane) -> bool {
+        let same = |tried: &usize| {
+            let failed = self.pool.lanes.get(*tried);
+            *tried == index || failed.is_some_and(|it| it.replica.key == lane.replica.key)
+        };
+        self.tried.iter().any(same)
     }
 
     /// Could the lane's replica have the adapter loaded?

@@ -49,7 +49,8 @@ fn loads_are_read_and_summed() {
     let told = gauges("3.0", "2", "0.25");
     let load = Load { running: 3, waiting: 2, deferred: 0, kv_usage: 0.25 };
     assert_eq!((told.server, told.odd), (Some(load), 0));
-    let page = "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 1\n\
+    let page = "vllm:num_requests_running{engine=\"0\"} 3\n\
+        vllm:num_requests_running{engine=\"1\"} 1\n\
         vllm:num_requests_waiting{engine=\"0\"} 4\nvllm:num_requests_waiting{engine=\"1\"} 0\n\
         vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"deferred\"} 3\n\
         vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"} 1\n\

@@ -6,6 +6,11 @@
 //! [`Replica`]s, which keep their identity from one published fleet to the next, so that ledgers
 //! and evidence survive.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
 pub mod adapters;
 mod client;
 mod describe;
@@ -13,6 +18,7 @@ mod discover;
 pub mod events;
 mod exposition;
 mod fleet;
+mod followers;
 mod health;
 mod in_use;
 mod learn;
@@ -37,8 +43,8 @@ pub use ledger::{Dispatch, InFlight, Ledger, Sums};
 pub use members::{Refused, Source};
 pub use pool::{LANES_MAX, Lane, Pool, PoolState};
 pub use replica::Replica;
-pub use report::Tone;
+pub use report::{Lines, Tone};
 pub use shelf::Loads;
-pub use signals::{EventSource, Facts, Gauges, Load, RANKS_MAX, Signals, Totals};
+pub use signals::{Facts, Gauges, Load, RANKS_MAX, Signals, Totals};
 pub use silence::{Awaiting, Silence, Stall};
 pub use upkeep::Upkeep;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::events::state::{Mode, State};
 use super::ledger::Ledger;
 use super::replica::Replica;
 use super::share::Outbox;
@@ -39,6 +40,8 @@ pub struct Lane {
     pub key: u64,
     /// What we have in flight there.
     pub ledger: Arc<Ledger>,
+    /// How its blocks are known.
+    pub known: Arc<State>,
 }
 
 /// Replicas that serve the same base model.
@@ -111,11 +114,11 @@ impl Pool {
         self.model.as_ref().map_or(0, |model| model.tokenizer().bytes())
     }
 
-    /// What the entries of a replica in the prefix index come from: `approximate`, from our own
-    /// dispatches, or `text`, the same by chunks of text where tokens are not known.
+    /// What a lane's entries in the prefix index come from: the engine's events, our own
+    /// dispatches, or these by chunks of text where tokens are not known.
     #[must_use]
-    pub fn prefix_mode(&self, _replica: &Replica) -> &'static str {
-        if self.prefix_is_text() { "text" } else { "approximate" }
+    pub fn prefix_mode(&self, lane: &Lane) -> Mode {
+        if self.prefix_is_text() { Mode::Text } else { lane.known.mode() }
     }
 
     /// Are the entries in its prefix index chunks of text, since its tokens are not known?
@@ -162,14 +165,22 @@ pub struct PoolState {
     names: Mutex<Vec<Entry>>,
 }
 
-/// Which replica and rank has which slot and ledger.
+/// Which replica and rank has which slot, and what goes with it.
 #[derive(Default)]
 struct Seats {
-    taken: HashMap<(usize, u32), (Slot, Arc<Ledger>)>,
+    taken: HashMap<(usize, u32), Seat>,
     /// Given up, with the time since when; the oldest first.
     resting: VecDeque<(Slot, u64)>,
     /// Slots below were given out once.
     next: Slot,
+}
+
+/// What a lane keeps while it lives.
+#[derive(Clone)]
+struct Seat {
+    slot: Slot,
+    ledger: Arc<Ledger>,
+    known: Arc<State>,
 }
 
 impl PoolState {
@@ -219,7 +230,7 @@ impl PoolState {
         let keys = wanted.iter().map(|(_, replica, rank)| (replica.key, rank.unwrap_or(0)));
         let keys: HashSet<_> = keys.collect();
         let gone = seats.taken.extract_if(|key, _| !keys.contains(key));
-        let mut gone: Vec<Slot> = gone.map(|(_, (slot, _))| slot).collect();
+        let mut gone: Vec<Slot> = gone.map(|(_, seat)| seat.slot).collect();
         gone.sort_unstable();
         for slot in gone {
             self.index.write(|writer| writer.clear(slot));
@@ -227,20 +238,20 @@ impl PoolState {
         }
         let lanes = wanted.into_iter().filter_map(|(member, replica, rank)| {
             // The first rank takes over from the server as a whole when ranks become known.
-            let (slot, ledger) =
-                seats.seat((replica.key, rank.unwrap_or(0)), self.cores, now_ms)?;
+            let seat = (replica.key, rank.unwrap_or(0));
+            let Seat { slot, ledger, known } = seats.seat(seat, self.cores, now_ms)?;
             // A whole server and its first rank have the same name: ranks become known later.
             let key = xxh3_64_with_seed(replica.id.as_bytes(), rank.unwrap_or(0).into());
-            Some(Lane { replica: Arc::clone(replica), member, rank, slot, key, ledger })
+            Some(Lane { replica: Arc::clone(replica), member, rank, slot, key, ledger, known })
         });
         lanes.collect()
     }
 }
 
 /// The lanes that a replica has, by rank.
-fn ranks<'r>(
-    (member, replica): (usize, &'r Arc<Replica>),
-) -> impl Iterator<Item = (usize, &'r Arc<Replica>, Option<u32>)> {
+fn ranks(
+    (member, replica): (usize, &Arc<Replica>),
+) -> impl Iterator<Item = (usize, &Arc<Replica>, Option<u32>)> {
     let ranks = replica.signals.ranks();
     let apart = (2..=RANKS_MAX as u32).contains(&ranks);
     let count = if apart { ranks } else { 1 };
@@ -248,19 +259,17 @@ fn ranks<'r>(
 }
 
 impl Seats {
-    fn seat(
-        &mut self,
-        key: (usize, u32),
-        cores: usize,
-        now_ms: u64,
-    ) -> Option<(Slot, Arc<Ledger>)> {
-        if let Some((slot, ledger)) = self.taken.get(&key) {
-            return Some((*slot, Arc::clone(ledger)));
+    fn seat(&mut self, key: (usize, u32), cores: usize, now_ms: u64) -> Option<Seat> {
+        if let Some(seat) = self.taken.get(&key) {
+            return Some(seat.clone());
         }
-        let slot = self.free_slot(now_ms)?;
-        let ledger = Arc::new(Ledger::new(cores));
-        self.taken.insert(key, (slot, Arc::clone(&ledger)));
-        Some((slot, ledger))
+        let seat = Seat {
+            slot: self.free_slot(now_ms)?,
+            ledger: Arc::new(Ledger::new(cores)),
+            known: Arc::default(),
+        };
+        self.taken.insert(key, seat.clone());
+        Some(seat)
     }
 
     fn free_slot(&mut self, now_ms: u64) -> Option<Slot> {

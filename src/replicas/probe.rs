@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::client::Client;
+use super::events::source;
 use super::health::State;
 use super::learn;
 use super::pool::PoolState;
@@ -202,13 +203,16 @@ impl Watcher {
         };
         // Not there before 0.30, and empty without KV events.
         let sources = match client.get(addr, "/kv_event_sources", PROBE_TIMEOUT).await {
-            Some((200, answer)) => scrape::event_sources(&answer).unwrap_or_default(),
+            Some((200, answer)) => source::told(&answer, &self.replica.host),
             _ => Vec::new(),
         };
-        scrape::update(&self.replica, |facts| {
+        let changed = scrape::update(&self.replica, |facts| {
             facts.version = version;
             facts.event_sources = sources;
         });
+        if changed {
+            self.report.changed();
+        }
         // One sample of the vocabulary, so that the first prompts are not priced by a rule of
         // thumb.
         if self.state.prompts.has_learned() {

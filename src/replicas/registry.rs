@@ -16,10 +16,11 @@ use tokio::task::AbortHandle;
 use super::adapters::{self, Wants};
 use super::discover;
 use super::fleet::Fleet;
+use super::followers::Followers;
 use super::members::{Listed, Members, Refused, Source};
 use super::probe::Watcher;
 use super::replica::Replica;
-use super::report::{Report, Tone};
+use super::report::{Lines, Report};
 use crate::config::{self, Config};
 use crate::runtime::clock;
 
@@ -96,6 +97,7 @@ pub struct Registry {
     fleet: Arc<Fleet>,
     members: Members,
     watchers: HashMap<usize, AbortHandle>,
+    followers: Followers,
     /// Pools whose source has told its first list: who comes later joins a running fleet.
     settled: HashSet<usize>,
     report: Rc<Report>,
@@ -105,17 +107,13 @@ pub struct Registry {
 impl Registry {
     /// Over the fleet that was built from `config`; new ones go to `publish`, lines to `log`.
     #[must_use]
-    pub fn new(
-        config: Arc<Config>,
-        fleet: Arc<Fleet>,
-        publish: Publish,
-        log: Box<dyn Fn(Tone, &str)>,
-    ) -> Registry {
+    pub fn new(config: Arc<Config>, fleet: Arc<Fleet>, publish: Publish, log: Lines) -> Registry {
         Registry {
             members: Members::new(&config.pools),
             config,
             fleet,
             watchers: HashMap::new(),
+            followers: Followers::default(),
             settled: HashSet::new(),
             report: Rc::new(Report::new(log)),
             publish,
@@ -227,8 +225,10 @@ impl Registry {
         self.watch();
     }
 
-    /// One watcher for each replica of the fleet, none for those that have left.
+    /// One watcher for each replica of the fleet, and one follower for each lane's events; none for
+    /// those that have left.
     fn watch(&mut self) {
+        self.followers.keep(&self.fleet, &self.config, &self.report);
         let stays: HashSet<_> = replicas(&self.fleet).map(|r| r.key).collect();
         self.watchers.retain(|key, watcher| {
             let stays = stays.contains(key);

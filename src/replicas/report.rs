@@ -12,15 +12,18 @@ pub enum Tone {
     Warn,
 }
 
+/// Where lines go.
+pub type Lines = Box<dyn Fn(Tone, &str)>;
+
 /// Where watchers tell. Shared by all of them within the control thread.
 pub(super) struct Report {
     changed: Notify,
-    log: Box<dyn Fn(Tone, &str)>,
+    log: Lines,
 }
 
 impl Report {
     /// Lines go to `log`.
-    pub(super) fn new(log: Box<dyn Fn(Tone, &str)>) -> Report {
+    pub(super) fn new(log: Lines) -> Report {
         Report { changed: Notify::new(), log }
     }
 

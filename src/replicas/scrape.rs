@@ -8,13 +8,10 @@ use std::sync::Arc;
 
 use super::exposition::{self, Told};
 use super::replica::Replica;
-use super::signals::{EventSource, Facts, Totals};
+use super::signals::{Facts, Totals};
 
 /// Start times within so many seconds are one process.
 const SAME_START_S: f64 = 1.0;
-/// Event sources that are read: one a rank.
-const SOURCES_MAX: usize = 1_024;
-
 /// What a reading of a page was worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
@@ -126,14 +123,17 @@ fn facts(replica: &Replica, told: &Told) {
     });
 }
 
-/// Changes the facts of a replica; readers see the old or the new ones as a whole.
-pub(super) fn update(replica: &Replica, change: impl FnOnce(&mut Facts)) {
+/// Changes the facts of a replica; readers see the old or the new ones as a whole. True when they
+/// are others now.
+pub(super) fn update(replica: &Replica, change: impl FnOnce(&mut Facts)) -> bool {
     let before = replica.signals.facts.load_full();
     let mut facts = before.as_deref().cloned().unwrap_or_default();
     change(&mut facts);
-    if before.as_deref() != Some(&facts) {
+    let changed = before.as_deref() != Some(&facts);
+    if changed {
         replica.signals.facts.store(Some(Arc::new(facts)));
     }
+    changed
 }
 
 /// `version` of an answer to `/version`.
@@ -142,27 +142,6 @@ pub(super) fn version(answer: &[u8]) -> Option<String> {
     let version = answer.get("version")?.as_str()?;
     let fit = version.len() <= 64 && version.bytes().all(|b| b.is_ascii_graphic());
     fit.then(|| version.to_owned())
-}
-
-/// An answer to `/kv_event_sources`: publishers by rank.
-pub(super) fn event_sources(answer: &[u8]) -> Option<Vec<EventSource>> {
-    let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
-    let source = |(rank, told): (&String, &serde_json::Value)| {
-        let text = |key: &str| told.get(key)?.as_str().map(str::to_owned);
-        let published = told.get("enable_kv_cache_events").is_none_or(|on| on == true);
-        let by_zmq = told.get("publisher").is_none_or(|name| name == "zmq");
-        (published && by_zmq).then_some(())?;
-        Some(EventSource {
-            rank: rank.parse().ok()?,
-            endpoint: text("endpoint")?,
-            replay_endpoint: text("replay_endpoint"),
-            topic: text("topic").unwrap_or_default(),
-        })
-    };
-    let mut sources: Vec<_> =
-        answer.as_object()?.iter().take(SOURCES_MAX).filter_map(source).collect();
-    sources.sort_by_key(|source| source.rank);
-    Some(sources)
 }
 
 #[cfg(test)]

@@ -17,8 +17,10 @@ fn replica() -> Replica {
 
 fn page(running: &str, blocks: u64, started: f64) -> Vec<u8> {
     format!(
-        "process_start_time_seconds {started}\nvllm:num_requests_running{{engine=\"0\"}} {running}\n\
-         vllm:num_requests_waiting{{engine=\"0\"}} 1\nvllm:kv_cache_usage_perc{{engine=\"0\"}} 0.5\n\
+        "process_start_time_seconds {started}\n\
+         vllm:num_requests_running{{engine=\"0\"}} {running}\n\
+         vllm:num_requests_waiting{{engine=\"0\"}} 1\n\
+         vllm:kv_cache_usage_perc{{engine=\"0\"}} 0.5\n\
          vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"{blocks}\",\
          prefix_caching_hash_algo=\"sha256\"}} 1\n"
     )
@@ -53,19 +55,9 @@ fn a_restart_and_another_number_of_blocks_are_seen() {
 }
 
 #[test]
-fn versions_and_event_sources_are_read() {
+fn a_version_is_read() {
     assert_eq!(version(br#"{"version":"0.32.0"}"#).as_deref(), Some("0.32.0"));
     for bad in [&b"{}"[..], b"[]", b"{\"version\":7}", b"{\"version\":\"a\\nb\"}", b""] {
         assert_eq!(version(bad), None);
     }
-    let told = br#"{"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:31",
-        "replay_endpoint":"tcp://127.0.0.1:41","buffer_steps":10000,"topic":"t"},
-        "0":{"publisher":"zmq","endpoint":"tcp://*:30","replay_endpoint":null},
-        "2":{"publisher":"null","endpoint":"tcp://*:32"},"x":{"endpoint":"tcp://*:33"}}"#;
-    let sources = event_sources(told).expect("sources");
-    let shown: Vec<_> = sources.iter().map(|s| (s.rank, s.endpoint.as_str())).collect();
-    assert_eq!(shown, [(0, "tcp://*:30"), (1, "tcp://*:31")]);
-    assert_eq!(sources[1].replay_endpoint.as_deref(), Some("tcp://127.0.0.1:41"));
-    assert_eq!(event_sources(b"[]"), None);
-    assert_eq!(event_sources(b"{\"detail\":\"Not Found\"}"), Some(Vec::new()));
 }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwapOption;
 
+use super::events::source::Source;
+
 /// Data-parallel ranks of one server that are told apart; a server with more is one to us.
 pub const RANKS_MAX: usize = 32;
 /// A replica that told so long ago that it sleeps may be awake again.
@@ -86,20 +88,7 @@ pub struct Facts {
     /// How it hashes blocks, such as `sha256`.
     pub hash_algorithm: Option<String>,
     /// Where each rank publishes its KV events (`/kv_event_sources`), by rank.
-    pub event_sources: Vec<EventSource>,
-}
-
-/// One rank's publisher of KV events, in the words of `/kv_event_sources`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EventSource {
-    /// Data-parallel rank.
-    pub rank: u32,
-    /// Where it publishes, such as `tcp://*:5557`.
-    pub endpoint: String,
-    /// Where missed events can be asked for.
-    pub replay_endpoint: Option<String>,
-    /// Topic of its messages.
-    pub topic: String,
+    pub event_sources: Vec<Source>,
 }
 
 /// Counters of the engine itself.

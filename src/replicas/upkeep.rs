@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use super::events::state::Mode;
 use super::pool::Pool;
 use crate::prefix::Slot;
 
@@ -24,9 +25,10 @@ impl Upkeep {
     pub fn run(&mut self, pool: &Pool, now_ms: u64) {
         let index = &pool.state.index;
         for lane in &pool.lanes {
-            // Whoever was away may have lost its cache, which nothing tells but its own events.
+            // Whoever was away may have lost its cache. Where its own events tell, they do that too.
             let began_ms = lane.replica.health.began_ms();
-            if self.began.insert(lane.slot, began_ms).is_some_and(|known| known != began_ms) {
+            let news = self.began.insert(lane.slot, began_ms).is_some_and(|at| at != began_ms);
+            if news && lane.known.mode() != Mode::Exact {
                 index.write(|writer| writer.clear(lane.slot));
             }
             let blocks = lane.replica.signals.gauges(lane.rank).blocks();

@@ -66,20 +66,20 @@ impl Engine {
         addr: SocketAddr,
         answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
     ) -> Engine {
-        Engine::listen(addr, answer, || json(404, ""))
+        Engine::listen(addr, answer, |_| json(404, ""))
     }
 
     fn listen(
         addr: SocketAddr,
         answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
-        metrics: impl Fn() -> Vec<u8> + Send + Sync + 'static,
+        told: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
     ) -> Engine {
         let listener = TcpListener::bind(addr).expect("bind");
         let addr = listener.local_addr().expect("address");
         let requests = Arc::new(Mutex::new(Vec::new()));
         let over = Arc::new(AtomicBool::new(false));
         let (log, ended) = (Arc::clone(&requests), Arc::clone(&over));
-        let (answer, metrics) = (Arc::new(answer), Arc::new(metrics));
+        let (answer, told) = (Arc::new(answer), Arc::new(told));
         std::thread::spawn(move || {
             for (n, stream) in listener.incoming().enumerate() {
                 if ended.load(SeqCst) {
@@ -87,10 +87,10 @@ impl Engine {
                 }
                 let Ok(mut stream) = stream else { continue };
                 let (log, answer) = (Arc::clone(&log), Arc::clone(&answer));
-                let metrics = Arc::clone(&metrics);
+                let told = Arc::clone(&told);
                 std::thread::spawn(move || {
                     let _ = stream.set_nodelay(true);
-                    let _ = serve((n, addr), &mut stream, &log, &*answer, &*metrics);
+                    let _ = serve((n, addr), &mut stream, &log, &*answer, &*told);
                 });
             }
         });
@@ -102,7 +102,19 @@ impl Engine {
         answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
         metrics: impl Fn() -> Vec<u8> + Send + Sync + 'static,
     ) -> Engine {
-        Engine::listen((Ipv4Addr::LOCALHOST, 0).into(), answer, metrics)
+        Engine::start_with(answer, move |path| match path {
+            "/metrics" => metrics(),
+            _ => json(404, ""),
+        })
+    }
+
+    /// As [`Engine::start`], with these whole answers to `GET /metrics`, `/version` and
+    /// `/kv_event_sources`, by path.
+    pub(crate) fn start_with(
+        answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
+        told: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Engine {
+        Engine::listen((Ipv4Addr::LOCALHOST, 0).into(), answer, told)
     }
 
     /// An engine that answers every request with these bytes.
@@ -133,7 +145,7 @@ fn serve(
     wire: &mut TcpStream,
     log: &Mutex<Vec<Received>>,
     answer: &dyn Fn(&Received, &mut TcpStream) -> Result<After, Error>,
-    metrics: &dyn Fn() -> Vec<u8>,
+    told: &dyn Fn(&str) -> Vec<u8>,
 ) -> Result<(), Error> {
     let mut inbox = Vec::new();
     while let Some(mut received) = read_request(wire, &mut inbox)? {
@@ -142,9 +154,8 @@ fn serve(
         let after = match received.path() {
             "/health" if probe => wire.write_all(&json(200, "")).map(|()| After::Keep),
             "/v1/models" if probe => wire.write_all(&models(addr)).map(|()| After::Keep),
-            "/metrics" if probe => wire.write_all(&metrics()).map(|()| After::Keep),
-            "/version" | "/kv_event_sources" if probe => {
-                wire.write_all(&json(404, "")).map(|()| After::Keep)
+            path @ ("/metrics" | "/version" | "/kv_event_sources") if probe => {
+                wire.write_all(&told(path)).map(|()| After::Keep)
             }
             "/tokenize" if is_sample(&received) => {
                 wire.write_all(&json(404, "")).map(|()| After::Keep)

@@ -75,7 +75,8 @@ fn listed(endpoint: &Endpoint, port: u16, service: &KubernetesService) -> Option
     let ending = said.terminating.unwrap_or(false);
     let ready = said.ready.unwrap_or(!ending);
     let serving = said.serving.unwrap_or(ready);
-    if !ready && !(serving && ending) {
+    let finishing = serving && ending;
+    if !ready && !finishing {
         return None;
     }
     let ip: std::net::IpAddr = endpoint.addresses.first()?.parse().ok()?;
