@@ -1,8 +1,8 @@
 //! How long one step of an engine takes.
 //!
-//! `table(tokens in the step) + overhead + per sequence + KV read + prefill attention`. The constants
-//! are those of an A100 (dense times: microsoft/vidur profiles; overheads: BLIS; KV read and
-//! attention: roofline of the data sheet), and every one of them is a parameter. Pure.
+//! `table(tokens in the step) + overhead + per sequence + KV read + prefill attention`. The
+//! constants are those of an A100 (dense times: microsoft/vidur profiles; overheads: BLIS; KV read
+//! and attention: roofline of the data sheet), and every one of them is a parameter. Pure.
 
 /// The tokens of a step at which the dense part was profiled.
 const DENSE_TOKENS: [u64; 7] = [1, 128, 256, 512, 1024, 2048, 4096];

@@ -237,7 +237,7 @@ fn random_hour(seed: u64, params: EngineParams) -> (Vec<Progress>, u64) {
     engine.record_events(rng.bool());
     let (mut log, mut live, mut events) = (Vec::new(), Vec::<u64>::new(), Vec::new());
     let mut now_us = 0;
-    for id in 0..1500 {
+    for id in 0..1000 {
         match rng.u8(..10) {
             0..5 => {
                 let prompt_tokens = rng.u64(1..700);
@@ -256,8 +256,11 @@ fn random_hour(seed: u64, params: EngineParams) -> (Vec<Progress>, u64) {
                 now_us += rng.u64(..60_000);
                 let from = log.len();
                 engine.advance(now_us, &mut log);
-                let over = |id| move |p: &Progress| matches!(*p, Progress::Finished { id: of, .. } if of == id);
-                live.retain(|&id| !log[from..].iter().any(over(id)));
+                let ends = |p: &Progress| match *p {
+                    Progress::Finished { id, .. } => Some(id),
+                    Progress::First { .. } => None,
+                };
+                live.retain(|id| !log[from..].iter().filter_map(ends).any(|over| over == *id));
                 engine.take_events(&mut events);
             }
         }
@@ -281,7 +284,7 @@ fn the_books_hold_through_a_random_hour_and_it_repeats() {
         adapter_slots: 2,
         ..roomy.clone()
     };
-    for seed in 0..12 {
+    for seed in 0..3 {
         for params in [&roomy, &tight] {
             let (log, preemptions) = random_hour(seed, params.clone());
             assert_eq!(random_hour(seed, params.clone()), (log.clone(), preemptions));
@@ -294,7 +297,7 @@ fn the_books_hold_through_a_random_hour_and_it_repeats() {
                     Progress::Finished { id, .. } => firsts.contains(id) && lasts.insert(*id),
                 });
             }
-            assert!(lasts.len() > 300, "{}", lasts.len());
+            assert!(lasts.len() > 200, "{}", lasts.len());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How deep each slot holds a chain: the readers' walk.
 //!
 //! Every block of the chain is looked at until nobody is left who held all before it, so the
-//! answer is right also where a slot has lost a block from the middle. Blocks are fetched sixteen
+//! answer is right also where a slot has lost a block from the middle. Blocks are fetched many
 //! at a time, and memory serves them side by side; what is left of a walk is the work on their
 //! sets, and along a chain most sets are equal to the one before.
 //!
@@ -16,8 +16,10 @@ use super::masks::bit;
 use super::set::{IDS_MAX, Set};
 use crate::prompt::blocks::BlockHash;
 
-/// Blocks fetched together: as many misses as a core has in flight.
-const BATCH: usize = 16;
+/// Blocks fetched together: more misses than a core has in flight, and fewer at first, since most
+/// of what nobody holds ends there.
+const BATCH: usize = 32;
+const FIRST_BATCH: usize = 8;
 /// Words of the widest mask.
 const WORDS_MAX: usize = IDS_MAX / 64;
 /// How often a block is read that changes under its reader.
@@ -33,7 +35,8 @@ pub(super) fn depths(
 ) {
     out.fill(0);
     let mut walk = Walk::new(directory, slots, out);
-    for blocks in chain.chunks(BATCH) {
+    let (first, rest) = chain.split_at(chain.len().min(FIRST_BATCH));
+    for blocks in [first].into_iter().chain(rest.chunks(BATCH)) {
         let (mut keys, mut near) = ([0; BATCH], 0);
         for (&hash, key) in blocks.iter().zip(&mut keys) {
             *key = key_of(hash);
@@ -43,16 +46,17 @@ pub(super) fn depths(
         std::hint::black_box(near);
         for &key in keys.iter().take(blocks.len()) {
             walk.meet(key);
-            if !walk.anyone() {
+            if walk.alive == Alive::Few(Set::EMPTY) {
                 return;
             }
-            walk.depth += 1;
+            walk.leave.depth += 1;
         }
     }
     walk.leave_all();
 }
 
 /// Who has held every block so far.
+#[derive(PartialEq, Eq)]
 enum Alive {
     /// Nobody was asked yet.
     All,
@@ -62,15 +66,40 @@ enum Alive {
     Many,
 }
 
-/// One walk along one chain.
-struct Walk<'a> {
-    directory: &'a Directory,
+/// Where the answer goes.
+struct Leave<'a> {
     /// Number -> slot.
     slots: &'a [AtomicU16],
     /// Slot -> depth.
     out: &'a mut [u32],
     /// Blocks behind us.
     depth: u32,
+}
+
+impl Leave<'_> {
+    /// This holder comes no further.
+    #[inline]
+    fn one(&mut self, id: u16) {
+        let slot = self.slots.get(usize::from(id)).map_or(NOBODY, |at| at.load(Ordering::Acquire));
+        if let Some(out) = self.out.get_mut(usize::from(slot)) {
+            *out = self.depth;
+        }
+    }
+
+    /// Those whose bits are set in the word at this place.
+    #[inline]
+    fn word(&mut self, at: u16, mut word: u64) {
+        while word != 0 {
+            self.one(at * 64 + word.trailing_zeros() as u16);
+            word &= word - 1;
+        }
+    }
+}
+
+/// One walk along one chain.
+struct Walk<'a> {
+    directory: &'a Directory,
+    leave: Leave<'a>,
     alive: Alive,
     /// Words in use of the two below.
     width: usize,
@@ -84,17 +113,12 @@ impl<'a> Walk<'a> {
     fn new(directory: &'a Directory, slots: &'a [AtomicU16], out: &'a mut [u32]) -> Walk<'a> {
         let width = directory.masks.width().min(WORDS_MAX);
         let (bits, mask) = ([0; WORDS_MAX], [0; WORDS_MAX]);
-        Walk { directory, slots, out, depth: 0, alive: Alive::All, width, bits, mask }
+        let leave = Leave { slots, out, depth: 0 };
+        Walk { directory, leave, alive: Alive::All, width, bits, mask }
     }
 
-    fn anyone(&self) -> bool {
-        match self.alive {
-            Alive::All | Alive::Many => true,
-            Alive::Few(set) => set != Set::EMPTY,
-        }
-    }
-
-    /// Who does not hold the block has `depth` blocks.
+    /// Who does not hold the block leaves.
+    #[inline]
     fn meet(&mut self, key: u64) {
         match self.read(key) {
             Some(set) if set.cell().is_some() => self.meet_mask(),
@@ -110,16 +134,11 @@ impl<'a> Walk<'a> {
             let (bucket, lane) = side.find(key, home)?;
             let (held, word) = bucket.cell(lane)?;
             let set = Set::of_bits(word.load(Ordering::Acquire));
-            if let Some(cell) = set.cell() {
-                let words = self.directory.masks.cell(cell);
-                for (to, from) in self.mask.iter_mut().zip(words) {
-                    *to = from.load(Ordering::Acquire);
-                }
-                if Set::of_bits(word.load(Ordering::Relaxed)) != set {
-                    continue;
-                }
+            let masks = &self.directory.masks;
+            if set.cell().is_some_and(|cell| !masks.read(cell, key, &mut self.mask)) {
+                continue;
             }
-            // The lane may have been given to another block in between, which has then moved or gone.
+            // The lane may be another block's by now: this one has moved or gone.
             if held.load(Ordering::Relaxed) == key {
                 return Some(set);
             }
@@ -132,18 +151,21 @@ impl<'a> Walk<'a> {
         match self.alive {
             Alive::All => self.alive = Alive::Few(set),
             Alive::Few(alive) if alive == set => {}
-            Alive::Few(alive) => {
-                alive.ids().filter(|&id| !set.names(id)).for_each(|id| self.leave(id));
-                self.alive = Alive::Few(Set::of(alive.ids().filter(|&id| set.names(id))));
-            }
+            Alive::Few(alive) => self.keep(alive, |id| set.names(id)),
             Alive::Many => {
                 let alive = Set::of(set.ids().filter(|&id| bit(&self.bits, id)));
-                self.leave_bits(|id| !alive.names(id));
+                for id in alive.ids() {
+                    if let Some(word) = self.bits.get_mut(usize::from(id) / 64) {
+                        *word &= !(1 << (id % 64));
+                    }
+                }
+                self.leave_bits();
                 self.alive = Alive::Few(alive);
             }
         }
     }
 
+    #[inline]
     fn meet_mask(&mut self) {
         match self.alive {
             Alive::All => {
@@ -151,61 +173,43 @@ impl<'a> Walk<'a> {
                 self.alive = Alive::Many;
             }
             Alive::Few(alive) => {
-                let held = |id: u16| bit(&self.mask, id);
-                let left = Set::of(alive.ids().filter(|&id| held(id)));
-                alive.ids().filter(|&id| !left.names(id)).for_each(|id| self.leave(id));
-                self.alive = Alive::Few(left);
+                let left = Set::of(alive.ids().filter(|&id| bit(&self.mask, id)));
+                self.keep(alive, |id| left.names(id));
             }
-            Alive::Many => self.meet_bits(),
-        }
-    }
-
-    fn meet_bits(&mut self) {
-        let (mut left, mut gone) = (0, 0);
-        for (bits, mask) in self.bits.iter().zip(&self.mask).take(self.width) {
-            left |= bits & mask;
-            gone |= bits & !mask;
-        }
-        if gone != 0 {
-            let mask = self.mask;
-            self.leave_bits(|id| !bit(&mask, id));
-            self.bits.iter_mut().zip(&mask).for_each(|(bits, mask)| *bits &= mask);
-        }
-        if left == 0 {
-            self.alive = Alive::Few(Set::EMPTY);
-        }
-    }
-
-    /// Those of `bits` that are so chosen leave.
-    fn leave_bits(&mut self, chosen: impl Fn(u16) -> bool) {
-        let bits = self.bits;
-        for (&word, at) in bits.iter().take(self.width).zip(0u16..) {
-            let mut rest = word;
-            while rest != 0 {
-                let id = at * 64 + rest.trailing_zeros() as u16;
-                rest &= rest - 1;
-                if chosen(id) {
-                    self.leave(id);
+            Alive::Many => {
+                let mut left = 0;
+                for ((bits, mask), at) in
+                    self.bits.iter_mut().zip(&self.mask).zip(0..).take(self.width)
+                {
+                    self.leave.word(at, *bits & !mask);
+                    *bits &= mask;
+                    left |= *bits;
+                }
+                if left == 0 {
+                    self.alive = Alive::Few(Set::EMPTY);
                 }
             }
         }
     }
 
-    /// Whoever is still there holds the whole chain, or all that was looked at.
+    /// Of these few, some stay.
+    fn keep(&mut self, alive: Set, stays: impl Fn(u16) -> bool) {
+        alive.ids().filter(|&id| !stays(id)).for_each(|id| self.leave.one(id));
+        self.alive = Alive::Few(Set::of(alive.ids().filter(|&id| stays(id))));
+    }
+
+    fn leave_bits(&mut self) {
+        for (&word, at) in self.bits.iter().zip(0..).take(self.width) {
+            self.leave.word(at, word);
+        }
+    }
+
+    /// Whoever is still there holds the whole chain.
     fn leave_all(&mut self) {
         match self.alive {
             Alive::All => {}
-            Alive::Few(alive) => alive.ids().for_each(|id| self.leave(id)),
-            Alive::Many => self.leave_bits(|_| true),
-        }
-    }
-
-    #[inline]
-    fn leave(&mut self, id: u16) {
-        let slot = self.slots.get(usize::from(id)).map_or(NOBODY, |at| at.load(Ordering::Acquire));
-        if let Some(out) = self.out.get_mut(usize::from(slot)) {
-            *out = self.depth;
+            Alive::Few(alive) => alive.ids().for_each(|id| self.leave.one(id)),
+            Alive::Many => self.leave_bits(),
         }
     }
 }
-

@@ -29,8 +29,6 @@ pub(super) const WINDOW: usize = 64;
 /// Buckets of a chunk, as a power of two, at least and at most: 4 KiB to 256 KiB, small enough to
 /// be made on a core.
 const CHUNK_BITS: (u32, u32) = (6, 12);
-/// Memory of the largest chunk, in bytes.
-pub(super) const CHUNK_BYTES_MAX: usize = size_of::<Bucket>() << CHUNK_BITS.1;
 /// The count that sticks: a bucket passed so often is passed for ever.
 const PASSED_MAX: u64 = 255;
 
@@ -145,9 +143,14 @@ impl Side {
         Side { homes, chunk_bits, chunks: vec![None; chunks] }
     }
 
+    /// Memory of a chunk in bytes.
+    pub(super) fn chunk_bytes(&self) -> usize {
+        size_of::<Bucket>() << self.chunk_bits
+    }
+
     /// Memory in bytes when every chunk is there.
     pub(super) fn bytes(&self) -> usize {
-        self.chunks.len() * size_of::<Bucket>() << self.chunk_bits
+        self.chunks.len() * self.chunk_bytes()
     }
 
     /// The home of a key.
@@ -189,7 +192,7 @@ impl Side {
     #[inline]
     pub(super) fn touch_other(&self, key: u64, home: usize) -> u64 {
         let Some(bucket) = self.bucket(home) else { return 0 };
-        let goes_on = bucket.lane(key).is_none() & bucket.lane(0).is_none();
+        let goes_on = bucket.lane(key).is_none() & (bucket.passed() > 0);
         let at = home + usize::from(goes_on) * (Side::other(key, home) - home);
         self.bucket(at).map_or(0, Bucket::touch)
     }

@@ -2,15 +2,15 @@
 //!
 //! [`Masks`] is what readers see: cells of a fixed width in chunks that never move. [`Cells`] is
 //! the writer's: which cells are free, and how a set grows into one and shrinks out of it. A cell
-//! that is given back and taken again while a reader looks at it costs that reader a wrong hint;
-//! the reader notices by the word that named the cell.
+//! says whose it is before its bits: one that was given back and taken again while a reader was on
+//! its way tells that reader nothing wrong.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::set::Set;
 
-/// Words of a chunk.
+/// Words of all cells of a chunk, without their owners'.
 const CHUNK_WORDS: usize = 4096;
 /// A set of so few goes back into its word; less than a word's most, so that one holder who comes
 /// and goes does not move it each time.
@@ -19,30 +19,48 @@ const SHRINK_AT: u32 = 2;
 /// The cells.
 #[derive(Clone)]
 pub(super) struct Masks {
-    /// Words of a cell.
+    /// Words of a cell's bits; a power of two.
     width: usize,
     chunks: Vec<Arc<[AtomicU64]>>,
 }
 
 impl Masks {
-    /// Words of a cell.
+    /// Words of a cell's bits.
     #[inline]
     pub(super) fn width(&self) -> usize {
         self.width
     }
 
-    /// The words of a cell; none when it does not exist.
+    /// Memory of a chunk in bytes.
+    fn chunk_bytes(&self) -> usize {
+        (CHUNK_WORDS + CHUNK_WORDS / self.width) * 8
+    }
+
+    /// A cell's owner and bits; none when it does not exist.
     #[inline]
-    pub(super) fn cell(&self, cell: u32) -> &[AtomicU64] {
-        // A width is a power of two and divides a chunk.
-        let at = cell as usize * self.width;
-        let chunk = self.chunks.get(at / CHUNK_WORDS);
-        let at = at % CHUNK_WORDS;
-        chunk.and_then(|chunk| chunk.get(at..at + self.width)).unwrap_or_default()
+    fn cell(&self, cell: u32) -> Option<(&AtomicU64, &[AtomicU64])> {
+        let shift = CHUNK_WORDS.trailing_zeros() - self.width.trailing_zeros();
+        let at = (cell as usize & ((1 << shift) - 1)) * (self.width + 1);
+        self.chunks.get(cell as usize >> shift)?.get(at..=at + self.width)?.split_first()
+    }
+
+    /// Copies the bits of `key`'s cell; whether they were its own all the while.
+    #[inline]
+    pub(super) fn read(&self, cell: u32, key: u64, bits: &mut [u64]) -> bool {
+        let Some((owner, words)) = self.cell(cell) else { return false };
+        let before = owner.load(Ordering::Acquire);
+        for (to, from) in bits.iter_mut().zip(words) {
+            *to = from.load(Ordering::Acquire);
+        }
+        before == key && owner.load(Ordering::Relaxed) == key
+    }
+
+    fn words(&self, cell: u32) -> &[AtomicU64] {
+        self.cell(cell).map_or(&[], |(_, words)| words)
     }
 
     fn push_chunk(&mut self) {
-        self.chunks.push((0..CHUNK_WORDS).map(|_| AtomicU64::new(0)).collect());
+        self.chunks.push((0..self.chunk_bytes() / 8).map(|_| AtomicU64::new(0)).collect());
     }
 }
 
@@ -80,12 +98,12 @@ impl Cells {
 
     /// Memory of the cells in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.masks.chunks.len() * CHUNK_WORDS * 8 + self.free.capacity() * 4
+        self.masks.chunks.len() * self.masks.chunk_bytes() + self.free.capacity() * 4
     }
 
     /// Memory that one more cell may take, in bytes.
     pub(super) fn cell_bytes(&self) -> usize {
-        self.masks.width * 8
+        (self.masks.width + 1) * 8
     }
 
     /// Whether readers must be given new masks before a word may name a cell; once each.
@@ -93,8 +111,8 @@ impl Cells {
         std::mem::take(&mut self.stale)
     }
 
-    /// Adds a holder.
-    pub(super) fn add(&mut self, set: Set, id: u16) -> Change {
+    /// Adds a holder to the set of `key`.
+    pub(super) fn add(&mut self, key: u64, set: Set, id: u16) -> Change {
         if let Some(cell) = set.cell() {
             return Change::Inside { changed: self.put(cell, id, true) };
         }
@@ -107,6 +125,9 @@ impl Cells {
         let cell = self.take_cell();
         for id in set.ids().chain([id]) {
             self.put(cell, id, true);
+        }
+        if let Some((owner, _)) = self.masks.cell(cell) {
+            owner.store(key, Ordering::Release);
         }
         Change::Word(Set::spilled(cell))
     }
@@ -131,7 +152,7 @@ impl Cells {
         let Some(cell) = set.cell() else {
             return Set::of(set.ids().filter(|&id| !is_gone(id)));
         };
-        for (word, gone) in self.masks.cell(cell).iter().zip(gone) {
+        for (word, gone) in self.masks.words(cell).iter().zip(gone) {
             word.store(word.load(Ordering::Relaxed) & !gone, Ordering::Relaxed);
         }
         if self.count(cell) <= SHRINK_AT { self.shrink(cell) } else { set }
@@ -139,42 +160,45 @@ impl Cells {
 
     /// The set is no longer in the table.
     pub(super) fn give_back(&mut self, set: Set) {
-        self.free.extend(set.cell());
+        if let Some(cell) = set.cell() {
+            self.shrink(cell);
+        }
     }
 
     fn shrink(&mut self, cell: u32) -> Set {
-        let set = Set::of(ones(self.masks.cell(cell)));
+        let set = Set::of(ones(self.masks.words(cell)));
+        if let Some((owner, words)) = self.masks.cell(cell) {
+            owner.store(0, Ordering::Release);
+            words.iter().for_each(|word| word.store(0, Ordering::Release));
+        }
         self.free.push(cell);
         set
     }
 
     fn count(&self, cell: u32) -> u32 {
-        self.masks.cell(cell).iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum()
+        self.masks.words(cell).iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum()
     }
 
     /// Sets or clears a bit; whether that was a change.
     fn put(&mut self, cell: u32, id: u16, on: bool) -> bool {
-        let Some(word) = self.masks.cell(cell).get(usize::from(id) / 64) else { return false };
+        let Some(word) = self.masks.words(cell).get(usize::from(id) / 64) else { return false };
         let (before, bit) = (word.load(Ordering::Relaxed), 1 << (id % 64));
         let after = if on { before | bit } else { before & !bit };
         word.store(after, Ordering::Relaxed);
         before != after
     }
 
-    /// An empty cell.
+    /// An empty cell, nobody's.
     fn take_cell(&mut self) -> u32 {
         if let Some(cell) = self.free.pop() {
-            for word in self.masks.cell(cell) {
-                word.store(0, Ordering::Relaxed);
-            }
             return cell;
         }
         let cell = self.used;
-        if cell as usize * self.masks.width / CHUNK_WORDS >= self.masks.chunks.len() {
+        self.used += 1;
+        if self.masks.cell(cell).is_none() {
             Arc::make_mut(&mut self.masks).push_chunk();
             self.stale = true;
         }
-        self.used += 1;
         cell
     }
 
@@ -185,14 +209,18 @@ impl Cells {
         if width <= self.masks.width {
             return true;
         }
+        let mut wide = Masks { width, chunks: Vec::new() };
         let chunks = (self.used as usize * width).div_ceil(CHUNK_WORDS);
-        if chunks.saturating_sub(self.masks.chunks.len()) * CHUNK_WORDS * 8 > room {
+        if (chunks * wide.chunk_bytes()).saturating_sub(self.bytes()) > room {
             return false;
         }
-        let mut wide = Masks { width, chunks: Vec::new() };
         (0..chunks).for_each(|_| wide.push_chunk());
         for cell in 0..self.used {
-            for (to, from) in wide.cell(cell).iter().zip(self.masks.cell(cell)) {
+            let (Some((owner, words)), Some((to, bits))) = (self.masks.cell(cell), wide.cell(cell))
+            else {
+                continue;
+            };
+            for (to, from) in [to].into_iter().chain(bits).zip([owner].into_iter().chain(words)) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }

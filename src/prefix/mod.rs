@@ -194,4 +194,6 @@ fn key_of(seed: u64, hash: BlockHash) -> u64 {
 }
 
 #[cfg(test)]
+mod bounds_tests;
+#[cfg(test)]
 mod tests;

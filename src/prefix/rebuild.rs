@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::directory::{Bucket, CHUNK_BYTES_MAX, LANES, Side, WINDOW};
+use super::directory::{Bucket, LANES, Side, WINDOW};
 use super::set::Set;
 use super::stand::stand;
 use super::table::{Put, Table};
@@ -22,10 +22,10 @@ const RUN: usize = WINDOW;
 /// Below this many a table grows to twice its size, above by a quarter.
 const SMALL_HOMES: usize = 4096;
 /// It grows when so many of a hundred lanes are taken, and shrinks when fewer than these.
-const CROWDED: usize = 80;
+const CROWDED: usize = 78;
 const SPARSE: usize = 20;
 /// So many are never taken: searches grow long.
-const FULL: usize = 86;
+const FULL: usize = 85;
 /// How many are taken after a rebuild.
 const ROOMY: usize = 64;
 const ROOMY_SMALL: usize = 40;
@@ -63,11 +63,10 @@ impl Table {
         entries * 100 < self.directory.new.homes * LANES * FULL
     }
 
-    /// What a rebuild to so many homes adds in memory, in bytes: a chunk of each side on top,
-    /// while one is read from and the other written to.
+    /// What a rebuild to so many homes adds in memory, in bytes.
     fn more_bytes(&self, homes: usize) -> usize {
-        let side = Side::new(homes).bytes();
-        side.saturating_sub(self.directory.new.bytes()) + 2 * CHUNK_BYTES_MAX
+        let (old, new) = (&self.directory.new, Side::new(homes));
+        new.bytes().saturating_sub(old.bytes()) + old.chunk_bytes() + new.chunk_bytes()
     }
 
     fn begin(&mut self, homes: usize) {

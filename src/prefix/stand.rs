@@ -8,7 +8,7 @@ use super::directory::{Bucket, LANES, Side};
 use super::set::Set;
 
 /// Moves, one behind the other, that may make room for one block.
-const MOVES_MAX: usize = 2;
+const MOVES_MAX: usize = 3;
 
 /// Stands a block that is not there; whether there was a place.
 pub(super) fn stand(side: &Side, home: usize, key: u64, set: Set) -> bool {

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 
 use super::Slot;
-use super::directory::{Bucket, CHUNK_BYTES_MAX, Directory, Side};
-use super::rebuild::HOMES_MIN;
+use super::directory::{Bucket, Directory, Side};
 use super::ids::Ids;
 use super::masks::{Cells, Change};
+use super::rebuild::HOMES_MIN;
 use super::set::Set;
 
 /// Keys whose lines are fetched together.
@@ -90,9 +90,13 @@ impl Table {
 
     /// Memory in bytes when every chunk is there.
     pub(super) fn committed_bytes(&self) -> usize {
-        let (old, new) = (self.directory.old.as_ref(), &self.directory.new);
-        let full = old.map_or(0, |old| old.bytes().max(new.bytes()) + 2 * CHUNK_BYTES_MAX);
-        full.max(new.bytes()) + self.cells.bytes()
+        let new = &self.directory.new;
+        // While one side is left for the other, at most a chunk of each is there too many.
+        let moving =
+            self.directory.old.as_ref().map_or(0, |old| {
+                old.bytes().max(new.bytes()) + old.chunk_bytes() + new.chunk_bytes()
+            });
+        moving.max(new.bytes()) + self.cells.bytes()
     }
 
     /// Fetches the lines of these keys all at once, where one after another would wait for each:
@@ -119,7 +123,7 @@ impl Table {
             let is_new = std::ptr::eq(side, &self.directory.new);
             return self.put_at(is_new, home, key, Set::of([id].into_iter()));
         };
-        match self.cells.add(bucket.set(lane), id) {
+        match self.cells.add(key, bucket.set(lane), id) {
             Change::Inside { changed: false } => Put::Present,
             Change::Inside { changed: true } => self.added(None),
             Change::Word(set) if set.cell().is_none() => {

@@ -1,6 +1,4 @@
-//! The index against its oracle, its caps, and readers beside a writer.
-
-use std::sync::atomic::{AtomicBool, Ordering};
+//! The index against its oracle, and what each mode promises.
 
 use proptest::prelude::*;
 
@@ -9,12 +7,12 @@ use super::{Index, Limits, Mode, SLOTS_MAX, Slot};
 use crate::prompt::blocks::BlockHash;
 
 /// A block of a chain: who has this parent and this number.
-fn child(parent: BlockHash, number: u64) -> BlockHash {
+pub(super) fn child(parent: BlockHash, number: u64) -> BlockHash {
     xxhash_rust::xxh3::xxh3_128_with_seed(&parent.to_le_bytes(), number)
 }
 
 /// The chain with these numbers.
-fn chain(numbers: impl IntoIterator<Item = u64>) -> Vec<BlockHash> {
+pub(super) fn chain(numbers: impl IntoIterator<Item = u64>) -> Vec<BlockHash> {
     let next = |parent: &mut BlockHash, number| {
         *parent = child(*parent, number);
         Some(*parent)
@@ -112,7 +110,7 @@ fn agree(index: &Index, naive: &Naive, chain: &[BlockHash]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
     fn the_index_says_what_the_plain_one_says(
@@ -135,7 +133,7 @@ proptest! {
 }
 
 /// Depths of a chain as a list of those that are not 0.
-fn held(index: &Index, chain: &[BlockHash], slots: usize) -> Vec<(usize, u32)> {
+pub(super) fn held(index: &Index, chain: &[BlockHash], slots: usize) -> Vec<(usize, u32)> {
     let mut out = vec![0; slots];
     index.depths(chain, &mut out);
     out.into_iter().enumerate().filter(|(_, depth)| *depth > 0).collect()
@@ -190,4 +188,90 @@ fn a_thousand_slots_share_a_head() {
     let found = held(&index, &of(501), 1000);
     assert!(found.len() == 500 && found.iter().all(|(slot, _)| slot % 2 == 1));
     assert_eq!(index.blocks(), 500 * 22);
+}
+
+#[test]
+fn a_copy_that_goes_leaves_the_others() {
+    let index = Index::new(Limits::default());
+    let chain = chain([1, 2, 3]);
+    index.write(|writer| {
+        writer.set_mode(5, Mode::Exact);
+        for _ in 0..3 {
+            chain.iter().for_each(|&hash| writer.stored(5, hash));
+        }
+        for _ in 0..2 {
+            chain.iter().for_each(|&hash| writer.removed(5, hash));
+        }
+    });
+    assert_eq!((held(&index, &chain, 8), index.blocks()), (vec![(5, 3)], 3));
+    // The middle one goes: what is behind it is held and of no use.
+    index.write(|writer| writer.removed(5, chain[1]));
+    assert_eq!((held(&index, &chain, 8), index.blocks()), (vec![(5, 1)], 2));
+    assert_eq!(held(&index, &chain[2..], 8), [(5, 1)]);
+    index.write(|writer| writer.removed(5, chain[1]));
+    assert_eq!((index.blocks(), index.counts().unknown_removals), (2, 1));
+}
+
+#[test]
+fn a_dispatch_without_an_event_ages_out() {
+    let index = Index::new(Limits { speculative_ms: 1000, ..Limits::default() });
+    let chain = chain([1, 2, 3]);
+    index.write(|writer| writer.set_mode(0, Mode::Exact));
+    index.dispatched(0, &chain, 10_000);
+    assert_eq!(held(&index, &chain, 1), [(0, 3)]);
+    index.write(|writer| {
+        writer.removed(0, chain[2]); // not this one's: nothing was stored yet
+        writer.stored(0, chain[0]);
+        writer.stored(0, chain[1]);
+        writer.expire(10_999);
+    });
+    assert_eq!(held(&index, &chain, 1), [(0, 3)]);
+    index.write(|writer| writer.expire(11_000));
+    assert_eq!(held(&index, &chain, 1), [(0, 2)]);
+    index.write(|writer| writer.expire(99_000));
+    assert_eq!(held(&index, &chain, 1), [(0, 2)]);
+    assert_eq!((index.counts().expired, index.counts().unknown_removals), (1, 1));
+}
+
+#[test]
+fn an_event_for_a_slot_without_events_is_refused() {
+    let index = Index::new(Limits::default());
+    let chain = chain([1, 2]);
+    index.dispatched(0, &chain, 0);
+    index.write(|writer| {
+        writer.stored(0, 77);
+        writer.removed(0, chain[1]);
+    });
+    assert_eq!(held(&index, &chain, 1), [(0, 2)]);
+    assert_eq!((index.counts().refused, index.counts().unknown_removals), (1, 1));
+    assert_eq!(index.write(|writer| writer.blocks_of(0)), 2);
+}
+
+#[test]
+fn a_change_of_mode_keeps_what_may_be_true() {
+    let index = Index::new(Limits { speculative_ms: 1000, ..Limits::default() });
+    let chain = chain([1, 2, 3]);
+    index.dispatched(0, &chain, 500);
+    index.write(|writer| writer.set_mode(0, Mode::Exact));
+    assert_eq!(held(&index, &chain, 1), [(0, 3)]);
+    index.write(|writer| {
+        writer.stored(0, chain[0]);
+        writer.expire(1500);
+    });
+    assert_eq!(held(&index, &chain, 1), [(0, 1)]);
+    index.write(|writer| writer.set_mode(0, Mode::Approximate));
+    assert_eq!((held(&index, &chain, 1), index.blocks()), (vec![], 0));
+    index.dispatched(0, &chain, 2000);
+    assert_eq!(held(&index, &chain, 1), [(0, 3)]);
+}
+
+#[test]
+fn hashes_that_differ_in_few_bits_do_not_crowd() {
+    let index = Index::new(Limits { capacity_default: 50_000, ..Limits::default() });
+    for shift in [0, 13, 64, 100] {
+        let chain: Vec<BlockHash> = (1..5_000).map(|at: BlockHash| at << shift).collect();
+        index.dispatched(shift as Slot, &chain, 0);
+        assert_eq!(held(&index, &chain, 128), [(shift, chain.len() as u32)]);
+    }
+    assert_eq!(index.counts().refused, 0);
 }

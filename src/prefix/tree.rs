@@ -61,6 +61,8 @@ pub(super) struct Tree {
     free: u32,
     /// First key -> segment.
     first: KeyMap<u32>,
+    /// Entries that its memory is for; what it says itself leaves out those that were removed.
+    first_max: usize,
     newest: u32,
     oldest: u32,
     blocks: usize,
@@ -76,6 +78,7 @@ impl Tree {
             segments: Vec::new(),
             free: NONE,
             first: KeyMap::default(),
+            first_max: 0,
             newest: NONE,
             oldest: NONE,
             blocks: 0,
@@ -91,17 +94,17 @@ impl Tree {
 
     /// Memory in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let table = self.first.capacity() * 8 / 7 * ENTRY_BYTES;
-        self.segments.capacity() * size_of::<Segment>() + table + self.key_bytes
+        let segments = self.segments.capacity() * size_of::<Segment>();
+        segments + map_bytes(self.first_max) + self.key_bytes
     }
 
     /// Bytes that the next chain may add beside its keys: two segments, two entries.
     pub(super) fn more_bytes(&self) -> usize {
-        let segments = self.segments.len();
+        let (segments, entries) = (self.segments.len(), self.first.len());
         let grown = if self.segments.capacity() - segments < 2 { segments / 4 + 8 } else { 0 };
-        let entries = self.first.capacity();
-        let table = if entries - self.first.len() < 2 { (entries + 8) * 8 / 7 } else { 0 };
-        grown * size_of::<Segment>() + table * ENTRY_BYTES + 4 * ALLOCATION_BYTES
+        let doubles = self.first.capacity() - entries < 2 && entries * 2 >= self.first_max;
+        let map = if doubles { map_bytes(self.first_max + 8) } else { 0 };
+        grown * size_of::<Segment>() + map + 4 * ALLOCATION_BYTES
     }
 
     /// A chain is used: its blocks are the newest, head before tail. How many of them, from the
@@ -128,6 +131,7 @@ impl Tree {
             self.link_newest(id);
         }
         self.path = path;
+        self.first_max = self.first_max.max(self.first.capacity());
         depth
     }
 
@@ -278,6 +282,11 @@ impl Tree {
             None => self.oldest = id,
         }
     }
+}
+
+/// Memory of a map for so many entries, in bytes: it is at most seven eighths full.
+fn map_bytes(entries: usize) -> usize {
+    entries * 8 / 7 * ENTRY_BYTES
 }
 
 /// Memory of a segment's keys in bytes.

@@ -195,9 +195,8 @@ impl Writer {
     pub fn removed(&mut self, slot: Slot, hash: BlockHash) {
         let key = key_of(self.limits.seed, hash);
         let id = self.held(slot).and_then(|held| held.id);
-        let known = id.is_some_and(|id| {
-            self.event(slot, |exact, table| exact.removed(table, id, key))
-        });
+        let known =
+            id.is_some_and(|id| self.event(slot, |exact, table| exact.removed(table, id, key)));
         add(&self.counters.unknown_removals, usize::from(!known));
     }
 
@@ -271,6 +270,7 @@ impl Writer {
 
     /// Sees to it that so many blocks find their place, and `more` bytes.
     fn make_room(&mut self, blocks: usize, more: usize) -> bool {
+        self.table.step(HOMES_A_BLOCK);
         let needed = blocks * (BLOCK_BYTES + self.table.cells.cell_bytes()) + more;
         loop {
             let lanes = self.table.prepare(blocks, self.room());
@@ -328,7 +328,6 @@ impl Writer {
 
     /// What an event does to an exact slot; whether it was known and had room.
     fn event(&mut self, slot: Slot, change: impl FnOnce(&mut Exact, &mut Table) -> Event) -> bool {
-        self.table.step(HOMES_A_BLOCK);
         let Some(held) = self.slots.get_mut(usize::from(slot)) else { return false };
         let (blocks, bytes) = (held.blocks(), held.bytes());
         let Contents::Events(exact) = &mut held.contents else { return false };

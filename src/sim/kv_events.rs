@@ -136,7 +136,7 @@ impl KvEvents {
         let hashes = told.chain.get(first..first + count).unwrap_or_default();
         let tokens = first * self.block_tokens..(first + count) * self.block_tokens;
         let ids = told.ids.get(tokens).unwrap_or_default();
-        map(out, 12);
+        map(out, 11);
         pair(out, "type", "BlockStored");
         text(out, "block_hashes");
         array(out, hashes.len());

@@ -300,8 +300,9 @@ impl Replica {
             (None, EngineKind::Modelled(_)) => (Duration::ZERO, Duration::ZERO),
         };
         let visit = |(id, part): (u64, Part)| {
-            let cached_tokens = self.cache.visit(id, &part.chain, part.prompt_tokens);
-            Visit { id, chain: part.chain, prompt_tokens: part.prompt_tokens, cached_tokens }
+            let Part { chain, prompt_tokens, output_tokens, .. } = part;
+            let cached_tokens = self.cache.visit(id, &chain, prompt_tokens);
+            Visit { id, chain, prompt_tokens, output_tokens, cached_tokens }
         };
         let visits = named.into_iter().map(visit).collect();
         self.publish_visits();
@@ -316,6 +317,7 @@ struct Visit {
     id: u64,
     chain: Chain,
     prompt_tokens: u64,
+    output_tokens: u64,
     cached_tokens: u64,
 }
 
@@ -345,7 +347,8 @@ impl Ticket {
         let ready = self.pace.ready(self.replica.clock.now_us());
         for visit in &self.visits {
             // The last token of an answer was never an input.
-            let tokens = visit.prompt_tokens.saturating_add(ready.saturating_sub(1));
+            let inputs = ready.min(visit.output_tokens).saturating_sub(1);
+            let tokens = visit.prompt_tokens.saturating_add(inputs);
             self.replica.cache.extend(visit.id, &visit.chain, tokens);
         }
         self.replica.publish_visits();

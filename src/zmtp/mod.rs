@@ -175,7 +175,11 @@ impl Connection {
             if self.state == State::Greeting {
                 let Some(greeting) = rest.get(..GREETING_BYTES) else {
                     // The first byte tells a stranger at once.
-                    return if rest.first().is_none_or(|b| *b == 0xff) { Ok(None) } else { Err(Error::NotZmtp) };
+                    return if rest.first().is_none_or(|b| *b == 0xff) {
+                        Ok(None)
+                    } else {
+                        Err(Error::NotZmtp)
+                    };
                 };
                 check_greeting(greeting)?;
                 self.taken += GREETING_BYTES;

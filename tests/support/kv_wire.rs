@@ -151,9 +151,7 @@ pub(crate) fn removed(keys: &[u64], form: Form) -> V {
     let (name, medium) = (V::Text("BlockRemoved"), V::Text("GPU"));
     match form {
         Form::Short | Form::Array => V::Array(vec![name, keys, medium]),
-        Form::Map => {
-            V::Map(vec![("type", name), ("block_hashes", keys), ("medium", medium)])
-        }
+        Form::Map => V::Map(vec![("type", name), ("block_hashes", keys), ("medium", medium)]),
     }
 }
 

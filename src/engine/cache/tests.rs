@@ -81,14 +81,14 @@ struct Live {
 
 #[test]
 fn hits_frees_and_evictions_are_those_of_a_block_by_block_cache() {
-    for seed in 0..20 {
+    for seed in 0..6 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let total = rng.u64(60..300);
         let mut cache = KvCache::new(total);
         cache.recording = true;
         let mut plain = Plain { fresh: total, ..Plain::default() };
         let (mut live, mut used, mut next, mut hits) = (Vec::<Live>::new(), vec![vec![0]], 1, 0);
-        for id in 0..3000 {
+        for id in 0..1500 {
             let roomy = plain.fresh as usize + plain.free.len() > 28;
             if roomy && rng.u8(..3) > 0 {
                 // It leaves an older chain somewhere, and ends as no other does.
@@ -124,7 +124,7 @@ fn hits_frees_and_evictions_are_those_of_a_block_by_block_cache() {
             assert_eq!(removed(&mut cache), std::mem::take(&mut plain.removed));
             cache.check(&live.iter().map(|l| &l.holding).collect::<Vec<_>>()).expect("the books");
         }
-        assert!(hits > 500, "the test shares blocks: {hits}");
+        assert!(hits > 200, "the test shares blocks: {hits}");
         assert!(used.iter().all(|names| {
             let chain = chain(names);
             cache.lookup(&chain).blocks == plain.hits(&chain) as u64
@@ -178,12 +178,12 @@ fn a_second_copy_takes_memory_and_is_reported_twice() {
 
 #[test]
 fn the_books_hold_when_requests_compute_the_same_side_by_side() {
-    for seed in 0..30 {
+    for seed in 0..10 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut cache = KvCache::new(rng.u64(20..120));
         cache.recording = rng.bool();
         let mut live: Vec<(Chain, Holding)> = Vec::new();
-        for id in 0..2000 {
+        for id in 0..1000 {
             match rng.u8(..4) {
                 0 => {
                     let names: Vec<u32> = (0..rng.u32(2..12)).map(|_| rng.u32(..2)).collect();

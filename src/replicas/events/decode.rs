@@ -179,10 +179,11 @@ impl Decoder {
         match at.value()? {
             Value::Map(pairs) => {
                 for _ in 0..pairs {
-                    match at.value()? {
+                    let mut name = *at;
+                    at.skip()?;
+                    match name.value()? {
                         Value::Text(name) => self.field(name, at, &mut fields)?,
-                        // Keys are text in all versions; another kind is read over with its value.
-                        Value::Array(_) | Value::Map(_) => return Err(Malformed),
+                        // Names are text in all versions: another kind is read over.
                         _ => at.skip()?,
                     }
                 }
@@ -287,11 +288,7 @@ fn adapter<'p>(fields: &Fields<'p>) -> Option<Adapter<'p>> {
 }
 
 /// A field that is one value; an unknown one is read over.
-fn scalar<'p>(
-    name: &[u8],
-    at: &mut Reader<'p>,
-    fields: &mut Fields<'p>,
-) -> Result<(), Malformed> {
+fn scalar<'p>(name: &[u8], at: &mut Reader<'p>, fields: &mut Fields<'p>) -> Result<(), Malformed> {
     match name {
         b"type" => fields.kind = text(at)?.unwrap_or_default(),
         b"parent_block_hash" => fields.parent = key(at.value()?)?,
@@ -407,7 +404,9 @@ fn block_extra<'e>(at: &mut Reader<'e>, adapter: Adapter<'_>) -> Option<BlockExt
     let mut salt = None;
     for i in 0..count {
         let item = match at.value().ok()? {
-            Value::Text(name) if i == 0 && adapter == Adapter::Named(str::from_utf8(name).ok()?) => {
+            Value::Text(name)
+                if i == 0 && adapter == Adapter::Named(str::from_utf8(name).ok()?) =>
+            {
                 continue;
             }
             Value::Text(text) => text,

@@ -75,7 +75,13 @@ fn what_later_versions_add_is_read_over() {
     fields.insert(0, ("novel", V::Map(vec![("a", V::Array(vec![V::Float(1.0), V::Nil]))])));
     fields.push(("session_id", V::Text("s")));
     fields.reverse();
-    assert_eq!(one(V::Map(fields)), plain, "in any order");
+    assert_eq!(one(V::Map(fields.clone())), plain, "in any order");
+    // A name that is an array with a map in it.
+    let mut odd_name = V::Map(fields).bytes();
+    odd_name[0] += 1;
+    odd_name.extend_from_slice(b"\x92\x01\x81\xa1a\x02\xc0");
+    let (seen, whole) = read(&[b"\x92\xc0\x91", &odd_name[..]].concat());
+    assert_eq!((seen, whole), (vec![plain.clone()], true));
     let V::Array(mut fields) = stored().event(Form::Array) else { unreachable!() };
     let plain = one(V::Array(fields.clone()));
     fields.extend([V::Text("full_attention"), V::Nil, V::Bytes(vec![1])]);

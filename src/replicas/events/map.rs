@@ -109,6 +109,17 @@ impl Map {
         };
     }
 
+    /// The pool's blocks are of `block_tokens` from now on; what is known is to be forgotten.
+    pub fn set_block_tokens(&mut self, block_tokens: u32) {
+        self.block_tokens = block_tokens;
+    }
+
+    /// All blocks that the engine holds and that we can name, with the number of their copies.
+    #[must_use]
+    pub fn held(&self) -> Vec<(BlockHash, u32)> {
+        self.known.values().map(|known| (known.hash(), known.copies)).collect()
+    }
+
     /// What came of all events so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -153,7 +164,8 @@ impl Map {
     /// Is it of the GPU's memory and of the group that is followed?
     fn is_here(&mut self, place: Place<'_>, may_found: bool) -> bool {
         // Layers with a window or a state hold other blocks than those a prompt's hit needs whole.
-        let full = place.kind.is_none_or(|k| k.ends_with(b"full_attention") || k == b"mla_attention");
+        let full =
+            place.kind.is_none_or(|k| k.ends_with(b"full_attention") || k == b"mla_attention");
         if !place.gpu || !full {
             return false;
         }

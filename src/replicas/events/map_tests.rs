@@ -84,7 +84,8 @@ fn a_chain_continues_from_the_parent_it_names() {
     for form in [Form::Short, Form::Array, Form::Map] {
         let mut engine = Engine::new(BLOCK, 0);
         engine.tells(vec![stored(&[11, 12], 0, 0..2).event(form)]);
-        engine.tells(vec![stored(&[13], 12, 2..3).event(form), stored(&[14], 13, 3..4).event(form)]);
+        engine
+            .tells(vec![stored(&[13], 12, 2..3).event(form), stored(&[14], 13, 3..4).event(form)]);
         assert_eq!(engine.depth(Root::new(None, None), &ids(0..4)), 4);
         engine.tells(vec![removed(&[14, 13], form)]);
         assert_eq!(engine.depth(Root::new(None, None), &ids(0..4)), 2);
