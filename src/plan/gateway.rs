@@ -144,6 +144,7 @@ impl Gateway {
             depths: &self.depths,
             engine: &self.engine,
             ledger: self.ledger,
+            told: self.told,
             adapter: ask.adapter,
             scale: &self.scale,
             most: reusable_tokens(ask.prompt_tokens, BLOCK_TOKENS),
@@ -274,6 +275,7 @@ struct View<'a> {
     depths: &'a [u32],
     engine: &'a EngineParams,
     ledger: bool,
+    told: bool,
     adapter: u32,
     scale: &'a Scale,
     /// Most tokens of the prompt that a cache can spare.
@@ -291,7 +293,9 @@ impl FleetView for View<'_> {
             return Candidate { eligible: false, ..Candidate::default() };
         };
         let mut sums = known.own;
-        sums.add(&known.others);
+        if self.told {
+            sums.add(&known.others);
+        }
         let blocks_since = known.since_scrape.div_ceil(BLOCK_TOKENS);
         let mut candidate = Candidate {
             eligible: !known.down,

@@ -2,9 +2,9 @@
 //!
 //! | what | law |
 //! | --- | --- |
-//! | system prompts | 400, popularity by Zipf 1; tokens lognormal, mean 900, sigma 0.9 |
-//! | user text of a turn | lognormal, mean 230, sigma 1.0 |
-//! | answer | lognormal, mean 297, sigma 0.5 |
+//! | system prompts | 400, popularity by Zipf 1; tokens lognormal, mean 900, sigma 0.85 |
+//! | user text of a turn | lognormal, mean 230, sigma 0.9 |
+//! | answer | lognormal, sigma 0.5; mean 297 as it comes out |
 //! | sessions | 60 % one turn, 40 % three; 12 s between an answer's end and the next turn |
 //! | arrivals | sessions are a Poisson process; its rate makes the rate of *requests* as asked |
 //!
@@ -28,13 +28,13 @@ const PROMPTS: u32 = 400;
 /// The system prompt that is hot, one of its own.
 const HOT: u32 = PROMPTS;
 /// Tokens of the system prompts, each counted once.
-const SYSTEM: Lengths = Lengths { mean: 900.0, sigma: 0.9, min: 32, max: 6000 };
+const SYSTEM: Lengths = Lengths { mean: 900.0, sigma: 0.85, min: 32, max: 6000 };
 /// Mean tokens of the system prompts, each counted by its popularity: popular ones are longer.
 const POPULAR_TOKENS: f64 = 1252.0;
 /// Tokens of a turn's new user text.
-const USER: Lengths = Lengths { mean: 230.0, sigma: 1.0, min: 4, max: 4000 };
+const USER: Lengths = Lengths { mean: 230.0, sigma: 0.9, min: 4, max: 4000 };
 /// Tokens of an answer.
-const OUTPUT: Lengths = Lengths { mean: 297.0, sigma: 0.5, min: 4, max: 2048 };
+const OUTPUT: Lengths = Lengths { mean: 295.0, sigma: 0.5, min: 4, max: 2048 };
 /// Share of the sessions that have [`TURNS`] turns.
 const MULTI_TURN: f64 = 0.4;
 const TURNS: usize = 3;

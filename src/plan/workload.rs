@@ -104,8 +104,8 @@ impl Session {
 
 /// A hash that no other (`key`, `index`) has, but for chance.
 fn hash(key: u64, index: usize) -> BlockHash {
-    let low = mix(key ^ mix(index as u64));
-    let high = mix(low ^ key);
+    let low = mix(key.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    let high = low.rotate_left(32) ^ key;
     BlockHash::from(high) << 64 | BlockHash::from(low)
 }
 
