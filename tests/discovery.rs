@@ -156,6 +156,33 @@ fn patient(go_on: &'static AtomicBool) -> Engine {
     })
 }
 
+#[test]
+fn a_replica_that_flaps_keeps_its_identity_and_its_load() {
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+    let dir = tempfile::tempdir().expect("folder");
+    let path = dir.path().join("fleet.json");
+    let engine = patient(&GO_ON);
+    let list = format!("[\"http://{}\"]", engine.addr);
+    write(&path, &list);
+    let bed = bed(&[], &by_file(&path));
+    up(&bed, &[&engine]);
+    let mut client = Client::connect(bed.addr);
+    client.send(&stream_for_acme());
+    eventually("it streams", || bed.metric("expedite_in_flight", "") == 1.0);
+    for _ in 0..3 {
+        write(&path, "[]");
+        eventually("it drains", || states(&bed) == ["draining"]);
+        assert_eq!(chat(bed.addr).status(), 503);
+        write(&path, &list);
+        up(&bed, &[&engine]);
+        assert_eq!(bed.metric("expedite_in_flight", ""), 1.0, "its stream is still counted");
+    }
+    assert_eq!(replicas(&bed)[0]["ramp"], 1.0, "it was never away");
+    GO_ON.store(true, SeqCst);
+    assert_eq!(client.response().words(), "hello");
+    at_rest(&bed);
+}
+
 fn delete(bed: &Bed, id: &str) -> Response {
     ask(bed.admin, format!("DELETE /replicas/{id} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes())
 }
@@ -461,5 +488,10 @@ fn endpoint_slices_are_listed_and_watched() {
     assert_eq!(engines[0].count(), 0);
     send.send(modified(slice(8, &[]))).expect("sent");
     up(&bed, &[]);
-    drop(send);
+    send.send(modified(slice(9, &[(&engines[1], ready)]))).expect("sent");
+    up(&bed, &[&engines[1]]);
+    drop((send, api));
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(states(&bed), ["up"], "without the API server the last list stays");
+    assert_eq!(chat(bed.addr).words(), "hello");
 }

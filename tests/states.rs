@@ -201,6 +201,34 @@ fn replicas_that_come_late_are_taken_in() {
     assert!(replica(&bed, 0)["ramp"].as_f64() < Some(1.0), "slowly");
 }
 
+/// T26: who comes back takes its share by degrees.
+#[test]
+fn a_replica_that_returns_is_not_flooded() {
+    const REQUESTS: u64 = 100;
+    let (fleet, bed) = simulated(2, IN_TURN);
+    fleet.fault(0, Fault::new(Kind::Refuse));
+    // Whoever connects anew is refused; the status tells when the probes have noticed.
+    eventually("it is down", || matches!(states(&bed)[0].as_str(), "down" | "ejected"));
+    fleet.fault(0, Fault::new(Kind::None));
+    eventually("it is back", || {
+        assert_eq!(ask(bed.addr, &short_chat()).status(), 200);
+        states(&bed)[0] == "up"
+    });
+    let before = fleet.stats(0).requests;
+    for _ in 0..REQUESTS {
+        assert_eq!(ask(bed.addr, &short_chat()).status(), 200);
+    }
+    let share = (fleet.stats(0).requests - before) as f64 / REQUESTS as f64;
+    let ramp = replica(&bed, 0)["ramp"].as_f64().expect("ramp");
+    // In turn with the other when it is drawn: half of its ramp at most, and chance.
+    assert!(share <= ramp / 2.0 + 0.15, "{share} of the requests at a ramp of {ramp}");
+    eventually("it takes its half", || {
+        let before = fleet.stats(0).requests;
+        (0..20).for_each(|_| assert_eq!(ask(bed.addr, &short_chat()).status(), 200));
+        fleet.stats(0).requests - before >= 9
+    });
+}
+
 /// T27: a probe never touches the load.
 #[test]
 fn streams_keep_their_count_through_probes() {

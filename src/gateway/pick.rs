@@ -13,7 +13,7 @@ use super::decisions::Entry;
 use super::learned::{Learned, Pupil};
 use super::plan::Plan;
 use super::ticket::Ticket;
-use super::view::{self, Asks, Scratch};
+use super::view::{self, Asks, Scratch, Seen};
 use crate::prompt::blocks::BlockHash;
 use crate::replicas::events::check::Verdict;
 use crate::replicas::events::state::{Mode, State};
@@ -146,7 +146,9 @@ pub(super) fn pick<'p>(
     let began_ns = clock::now_ns();
     let per_pool = core.pickers.of(&plan.pool.state);
     let mut scratch = per_pool.scratch.borrow_mut();
-    let seen = scratch.look(&asks);
+    scratch.look(&asks);
+    scratch.start_slowly(|| core.random() as f64 / u64::MAX as f64);
+    let seen = Seen::of(scratch.candidates());
     let request = ticket.request(plan, learned);
     let decision = per_pool.with_picker(plan.policy, |picker| {
         let (model, now_us) = (learned.pool.model(), began_ns / 1_000);

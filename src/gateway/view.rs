@@ -157,6 +157,18 @@ impl Scratch {
         Seen { candidates: &self.candidates }
     }
 
+    /// Leaves out who starts slowly, but for its share of the picks. By chance and before any
+    /// policy, so that it holds for all of them; not when everybody is new. `draw` is uniform in
+    /// 0 to 1.
+    pub(super) fn start_slowly(&mut self, mut draw: impl FnMut() -> f64) {
+        if !self.candidates.iter().any(|it| it.eligible && it.ramp >= 1.0) {
+            return;
+        }
+        for it in self.candidates.iter_mut().filter(|it| it.eligible && it.ramp < 1.0) {
+            it.eligible = draw() < it.ramp;
+        }
+    }
+
     /// Leading blocks that the lane held when last looked at.
     pub(super) fn depth(&self, lane: &Lane) -> u32 {
         self.depths.get(usize::from(lane.slot)).copied().unwrap_or(0)
@@ -189,5 +201,34 @@ impl FleetView for Seen<'_> {
     fn candidate(&self, index: usize) -> Candidate {
         let nobody = || Candidate { eligible: false, ..Candidate::default() };
         self.candidates.get(index).copied().unwrap_or_else(nobody)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(ramps: &[f64]) -> Scratch {
+        let candidate =
+            |ramp: &f64| Candidate { eligible: true, ramp: *ramp, ..Candidate::default() };
+        Scratch { depths: Vec::new(), candidates: ramps.iter().map(candidate).collect() }
+    }
+
+    fn eligible(scratch: &Scratch) -> Vec<bool> {
+        scratch.candidates.iter().map(|it| it.eligible).collect()
+    }
+
+    #[test]
+    fn who_starts_slowly_is_left_out_but_for_its_share() {
+        let mut seen = scratch(&[1.0, 0.4, 0.1]);
+        seen.start_slowly(|| 0.3);
+        assert_eq!(eligible(&seen), [true, true, false]);
+        let mut all_new = scratch(&[0.4, 0.1]);
+        all_new.start_slowly(|| 0.9);
+        assert_eq!(eligible(&all_new), [true, true], "somebody must serve");
+        let mut gone = scratch(&[1.0, 0.1]);
+        gone.candidates[0].eligible = false;
+        gone.start_slowly(|| 0.9);
+        assert_eq!(eligible(&gone), [false, true]);
     }
 }

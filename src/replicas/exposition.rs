@@ -12,6 +12,19 @@ const REQUESTS_MAX: f64 = 1e6;
 /// More blocks than any memory holds.
 const BLOCKS_MAX: u64 = 1 << 40;
 
+/// How lines begin that may matter: a page has hundreds of others.
+const BEGINNINGS: [&[u8]; 9] = [
+    b"vllm:num_requests_",
+    b"vllm:kv_cache_usage_perc",
+    b"vllm:gpu_cache_usage_perc",
+    b"vllm:cache_config_info",
+    b"vllm:lora_requests_info",
+    b"vllm:engine_sleep_state",
+    b"vllm:num_preemptions_total",
+    b"vllm:prefix_cache_",
+    b"process_start_time_seconds",
+];
+
 /// What a page tells.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Told {
@@ -66,8 +79,12 @@ struct Sample<'l> {
 pub(super) fn read(page: &[u8]) -> Told {
     let mut told = Told::default();
     let mut engines: Vec<Engine> = Vec::new();
-    for line in page.split(|byte| *byte == b'\n') {
-        if !(line.starts_with(b"vllm:") || line.starts_with(b"process_start_time_seconds")) {
+    let mut rest = page;
+    while !rest.is_empty() {
+        let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+        let (line, left) = rest.split_at(end);
+        rest = left.get(1..).unwrap_or_default();
+        if !BEGINNINGS.iter().any(|beginning| line.starts_with(beginning)) {
             continue;
         }
         let Some(sample) = std::str::from_utf8(line).ok().and_then(sample) else {

@@ -69,8 +69,10 @@ impl Pool {
     /// it is.
     #[must_use]
     pub(super) fn with_members(&self, members: &[config::Replica], now_ms: u64) -> Pool {
+        let known: HashMap<&str, _> = self.replicas.iter().map(|r| (&*r.id, r)).collect();
         let replica = |listed: &config::Replica| {
-            let kept = self.replicas.iter().find(|replica| replica.is(listed));
+            let kept = known.get(listed.id.as_str()).copied();
+            let kept = kept.filter(|replica| replica.is(listed));
             kept.map_or_else(|| Arc::new(Replica::new(listed, self.state.cores)), Arc::clone)
         };
         let replicas: Vec<_> = members.iter().map(replica).collect();
