@@ -16,7 +16,16 @@ const PEER_FACING: [&str; 8] =
 
 /// Modules without I/O and without a clock (time is an argument), so that they run in virtual time.
 const PURE: [&str; 10] = [
-    "http1", "sse", "zmtp", "openai", "routing", "admission", "prompt", "prefix", "engine", "plan",
+    "http1",
+    "sse",
+    "zmtp",
+    "openai",
+    "routing",
+    "admission",
+    "prompt",
+    "prefix",
+    "engine",
+    "plan",
 ];
 const PURE_FILES: [&str; 7] = [
     "src/usage/record.rs",
