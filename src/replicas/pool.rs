@@ -191,7 +191,11 @@ impl PoolState {
     pub fn new(cores: usize) -> PoolState {
         PoolState {
             prompts: Standing::default(),
-            index: Index::new(Limits::default()),
+            // A seed that callers cannot know, so that no prompts can be made to crowd one place.
+            index: Index::new(Limits {
+                seed: getrandom::u64().unwrap_or_default(),
+                ..Limits::default()
+            }),
             outbox: Outbox::default(),
             cores,
             seats: Mutex::default(),
