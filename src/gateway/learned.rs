@@ -154,11 +154,7 @@ impl Pupil {
 /// A comparison in which noise counts for little. Without a prediction it is none.
 fn seen(kind: Kind, predicted_ms: f64, actual_ms: f64, noise_ms: f64) -> Observation {
     if predicted_ms > 0.0 {
-        Observation {
-            kind,
-            predicted_ms: predicted_ms + noise_ms,
-            actual_ms: actual_ms + noise_ms,
-        }
+        Observation { kind, predicted_ms: predicted_ms + noise_ms, actual_ms: actual_ms + noise_ms }
     } else {
         Observation { kind, predicted_ms, actual_ms }
     }
