@@ -22,6 +22,11 @@ const TPOT_LIMIT_MS: f64 = 50.0;
 /// A prompt longer than this gets so much more time for each token.
 const LONG_TOKENS: u64 = 4_000;
 const LONG_MS_A_TOKEN: f64 = 0.15;
+/// Time that the network, the kernel and the gateway may add without saying anything of an engine:
+/// added to both sides of a comparison, so that a millisecond of luck is no slowness of a fast
+/// engine.
+const TTFT_NOISE_MS: f64 = 10.0;
+const TPOT_NOISE_MS: f64 = 2.0;
 /// Fewer tokens than this say little of the time a token takes.
 const TPOT_TOKENS_MIN: u64 = 8;
 
@@ -128,14 +133,14 @@ impl Pupil {
     /// The first token came `actual_ms` after the request was sent; `predicted_ms` is without the
     /// lane's slowness.
     pub(super) fn first_token(&self, predicted_ms: f64, actual_ms: f64, now_ms: u64) {
-        let seen = Observation { kind: Kind::Ttft, predicted_ms, actual_ms };
+        let seen = seen(Kind::Ttft, predicted_ms, actual_ms, TTFT_NOISE_MS);
         self.lane.observe(&self.pool.scale, seen, now_ms);
     }
 
     /// `tokens` tokens came, each `actual_ms` after the one before.
     pub(super) fn later_tokens(&self, tokens: u64, predicted_ms: f64, actual_ms: f64, now_ms: u64) {
         if tokens >= TPOT_TOKENS_MIN {
-            let seen = Observation { kind: Kind::Tpot, predicted_ms, actual_ms };
+            let seen = seen(Kind::Tpot, predicted_ms, actual_ms, TPOT_NOISE_MS);
             self.lane.observe(&self.pool.scale, seen, now_ms);
         }
     }
@@ -143,5 +148,14 @@ impl Pupil {
     /// An answer of at most `tokens_max` is complete: so many tokens a sequence.
     pub(super) fn answer(&self, tokens_max: Option<u64>, tenant: u64, tokens: u64) {
         self.pool.lengths.observe(tokens_max, tenant, tokens);
+    }
+}
+
+/// A comparison in which noise counts for little. Without a prediction it is none.
+fn seen(kind: Kind, predicted_ms: f64, actual_ms: f64, noise_ms: f64) -> Observation {
+    if predicted_ms > 0.0 {
+        Observation { kind, predicted_ms: predicted_ms + noise_ms, actual_ms: actual_ms + noise_ms }
+    } else {
+        Observation { kind, predicted_ms, actual_ms }
     }
 }
