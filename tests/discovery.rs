@@ -180,6 +180,7 @@ fn a_replica_that_flaps_keeps_its_identity_and_its_load() {
     assert_eq!(replicas(&bed)[0]["ramp"], 1.0, "it was never away");
     GO_ON.store(true, SeqCst);
     assert_eq!(client.response().words(), "hello");
+    drop(client);
     at_rest(&bed);
 }
 

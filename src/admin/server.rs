@@ -36,6 +36,9 @@ pub struct Flags {
     pub panics: AtomicU64,
 }
 
+/// Explains a call: from its path and its body to a status and JSON.
+type Explain = Box<dyn Fn(&str, &[u8]) -> (u16, Value) + Send + Sync>;
+
 /// What the admin listener can see.
 pub struct View {
     /// One shard a core.
@@ -54,7 +57,7 @@ pub struct View {
     pub drain: Box<dyn Fn() + Send + Sync>,
     /// Explains the call in a body that is meant for a path: a status, and JSON. Takes as long as
     /// the prompt, so that it is called beside this thread.
-    pub explain: Box<dyn Fn(&str, &[u8]) -> (u16, Value) + Send + Sync>,
+    pub explain: Explain,
     /// The cores' last decisions.
     pub decisions: Box<dyn Fn() -> Value + Send + Sync>,
     /// The fleet as routing sees it.

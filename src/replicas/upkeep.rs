@@ -25,7 +25,7 @@ impl Upkeep {
     pub fn run(&mut self, pool: &Pool, now_ms: u64) {
         let index = &pool.state.index;
         for lane in &pool.lanes {
-            // Whoever was away may have lost its cache. Where its own events tell, they do that too.
+            // Whoever was away may have lost its cache; its own events, where there are any, tell.
             let began_ms = lane.replica.health.began_ms();
             let news = self.began.insert(lane.slot, began_ms).is_some_and(|at| at != began_ms);
             if news && lane.known.mode() != Mode::Exact {
