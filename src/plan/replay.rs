@@ -343,14 +343,19 @@ impl<'a> Run<'a> {
         self.try_held(number);
     }
 
-    /// The one place where a request ends. The session goes on after a pause, whatever came of it.
+    /// The one place where a request ends. Its session goes on; where no answer came, as if the
+    /// client had got it elsewhere, so that every policy has the same sessions.
     fn end(&mut self, slot: usize, end: End) {
         let Some((session, turn)) = self.turn(slot) else { return };
         self.tally.end(end, u64::from(turn.prompt_tokens), &self.scenario.slo);
         let Some(conversation) = self.conversations.get_mut(slot) else { return };
         conversation.phase = Phase::Idle;
         conversation.turn += 1;
-        let next_us = self.now_us + self.workload.think_us;
+        let answered_us = match end {
+            End::Completed { .. } => self.now_us,
+            _ => self.now_us + self.workload.token_us * u64::from(turn.output_tokens),
+        };
+        let next_us = answered_us + self.workload.think_us;
         if conversation.turn < session.turns.len() && next_us < self.workload.end_us {
             self.agenda.at(next_us, Event::Turn(slot));
         } else {

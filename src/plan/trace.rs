@@ -87,7 +87,7 @@ impl Trace {
         let end_us = seconds.map_or(all_us, |s| ((s * 1e6) as u64).min(all_us)).max(1);
         let sessions = self.sessions.iter().take_while(|session| at(session) < end_us);
         let sessions = sessions.map(|s| Session { start_us: at(s), ..s.clone() }).collect();
-        Workload { sessions, end_us, think_us: 0 }
+        Workload { sessions, end_us, think_us: 0, token_us: 0 }
     }
 }
 
