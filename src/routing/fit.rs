@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// Slowness stays within this factor of 1, either way.
 const SLOWNESS_MAX: f64 = 8.0;
 /// A median within this factor of its pool's is no slowness.
-const DEAD_ZONE: f64 = 1.5;
+const DEAD_ZONE: f64 = 2.0;
 /// Observations whose median is taken; fewer than [`RECENT_MIN`] say nothing.
 const RECENT: usize = 9;
 const RECENT_MIN: usize = 3;

@@ -5,7 +5,7 @@
 
 use super::affinity::Owners;
 use super::cost::{self, Params, Scored};
-use super::predict::Predictor;
+use super::predict::{Predictor, Tables};
 use super::types::{Decision, FleetView, Model, Pick, Policy, Request, Rng};
 use super::{published, simple};
 
@@ -17,6 +17,8 @@ pub struct Picker {
     turn: u64,
     owners: Owners,
     scored: Vec<Scored>,
+    tables: Option<Tables>,
+    usual: cost::Usual,
 }
 
 impl Picker {
@@ -29,7 +31,7 @@ impl Picker {
     /// A picker whose cost has other weights.
     #[must_use]
     pub fn with_params(policy: Policy, params: Params) -> Picker {
-        Picker { policy, params, turn: 0, owners: Owners::default(), scored: Vec::new() }
+        Picker { policy, params, turn: 0, owners: Owners::default(), scored: Vec::new(), tables: None, usual: cost::Usual::default() }
     }
 
     /// The policy.
@@ -48,9 +50,13 @@ impl Picker {
         rng: &mut Rng,
     ) -> Decision {
         let _ = now_us;
+        if !self.tables.as_ref().is_some_and(|tables| tables.are_of(model)) {
+            self.tables = None;
+        }
+        let tables = self.tables.get_or_insert_with(|| Tables::new(model));
         let chosen = match self.policy {
             Policy::Cost => {
-                return cost::pick(&self.params, request, view, model, &mut self.scored, rng);
+                return cost::pick(&self.params, request, view, tables, &mut self.scored, &mut self.usual, rng);
             }
             Policy::P2c => simple::two_choices(view, rng),
             Policy::RoundRobin => {
@@ -61,20 +67,20 @@ impl Picker {
             Policy::PrefixAffinity => self.owners.pick(request, view, rng),
             Policy::Lmetric => published::lmetric(request, view, rng),
             Policy::CacheAware => published::cache_aware(request, view, rng),
-            Policy::Preble => published::preble(request, view, model, rng),
+            Policy::Preble => published::preble(request, view, tables, rng),
             Policy::Dynamo => published::dynamo(request, view, rng),
             Policy::LlmD => published::llm_d(request, view, rng),
         };
         chosen.map_or(Decision::Nobody, |replica| {
-            Decision::Pick(predicted(replica, request, view, model))
+            Decision::Pick(predicted(replica, request, view, tables))
         })
     }
 }
 
 /// What to expect of the replica that another policy chose.
-fn predicted(replica: usize, request: &Request, view: &impl FleetView, model: &Model<'_>) -> Pick {
+fn predicted(replica: usize, request: &Request, view: &impl FleetView, tables: &Tables) -> Pick {
     let candidate = view.candidate(replica);
-    let times = Predictor::new(model, request).times(&candidate);
+    let times = Predictor::new(tables, request).times(&candidate);
     Pick {
         replica,
         cached_tokens: candidate.cached_tokens,
