@@ -1,3 +1,5 @@
+//! What the mix promises, on the mean of seeds and in its shares.
+
 use super::*;
 use crate::engine::EngineParams;
 use crate::plan::{Outcome, Scenario};

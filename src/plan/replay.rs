@@ -77,7 +77,7 @@ pub(super) fn run(
     tick: &mut dyn FnMut(u64),
 ) -> Tally {
     let mut run = Run::new(scenario, workload, policy);
-    run.to_the_end(tick);
+    run.finish(tick);
     run.tally
 }
 
@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
     }
 
     /// Until every request has ended, or the time for that is over.
-    pub(super) fn to_the_end(&mut self, tick: &mut dyn FnMut(u64)) {
+    pub(super) fn finish(&mut self, tick: &mut dyn FnMut(u64)) {
         let last_us = self.workload.end_us + Scenario::DRAIN_US;
         let mut until_tick = 0u32;
         while let Some((us, event)) = self.agenda.next().filter(|&(us, _)| us <= last_us) {
@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
         let index = conversation.sent.replica;
         let Some(replica) = self.replicas.get_mut(index) else { return };
         replica.submit(self.now_us, work);
-        if let Some(us) = replica.to_schedule() {
+        if let Some(us) = replica.newly_due() {
             self.agenda.at(us, Event::Step(index));
         }
     }
@@ -276,7 +276,7 @@ impl<'a> Run<'a> {
         }
         replica.scheduled_us = None;
         replica.advance(self.now_us, &mut self.progress);
-        if let Some(us) = replica.to_schedule() {
+        if let Some(us) = replica.newly_due() {
             self.agenda.at(us, Event::Step(index));
         }
         for progress in self.progress.drain(..) {

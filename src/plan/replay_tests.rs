@@ -1,3 +1,5 @@
+//! Runs that must end with every book empty, and the same for the same seed.
+
 use std::collections::HashSet;
 
 use super::*;
@@ -15,7 +17,7 @@ fn small() -> Scenario {
 /// Runs to the end and checks that everything has been given back.
 fn run_and_check(scenario: &Scenario, workload: &Workload, policy: Policy) -> Tally {
     let mut run = Run::new(scenario, workload, policy);
-    run.to_the_end(&mut |_| {});
+    run.finish(&mut |_| {});
     let tally = &run.tally;
     assert_eq!(tally.ended(), tally.asked, "{policy:?}: every request ends exactly once");
     assert!(run.conversations.iter().all(|c| c.phase == Phase::Idle));

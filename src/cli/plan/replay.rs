@@ -188,7 +188,7 @@ impl Source {
             Source::Mix(mix) => {
                 let token_ms = scenario.tpot_ms(rate, mix.long);
                 Mix { rate, token_ms, ..*mix }.workload()
-            },
+            }
             Source::Trace(trace, seconds) => trace.workload(rate, *seconds),
         }
     }
