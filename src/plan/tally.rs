@@ -112,7 +112,9 @@ mod tests {
         tally.end(completed(401.0, 49.0), 100, &slo);
         tally.end(completed(401.0, 49.0), 5000, &slo);
         tally.end(completed(100.0, 51.0), 100, &slo);
-        [End::Shed, End::Failed, End::Unfinished].map(|end| tally.end(end, 1, &slo));
+        for end in [End::Shed, End::Failed, End::Unfinished] {
+            tally.end(end, 1, &slo);
+        }
         assert_eq!((tally.good, tally.ttft_ok, tally.tpot_ok), (2, 3, 3));
         assert_eq!((tally.completed, tally.ended()), (4, 7));
         tally.sort();
