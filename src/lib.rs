@@ -9,7 +9,8 @@
 //! 3. `gateway/prompt.rs` knows the prompt as the engine will ([`prompt`]): its text by the model's
 //!    template, its tokens, whether they fit, the chained hashes of its blocks. In turns on the
 //!    core; what cannot be cut into turns goes to a thread beside the cores (`gateway/side.rs`).
-//! 4. `gateway/upstream.rs` picks a replica ([`routing`]), `gateway/exchange.rs` sends it the
+//! 4. `gateway/upstream.rs` picks a replica ([`routing`]) by what each holds of the prompt
+//!    ([`prefix`]), `gateway/exchange.rs` sends it the
 //!    request and waits for the first event; elsewhere again while no content has reached the
 //!    client.
 //! 5. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
@@ -30,8 +31,9 @@
 //!   reserves its place before it starts.
 //! * The supervisor: the cores' threads. It serves nothing.
 //!
-//! Threads meet in [`runtime`] (snapshots, cells) and in the atomics of a
-//! [`replicas::Replica`]. Nothing is written twice: a cell has one writer.
+//! Threads meet in [`runtime`] (snapshots, cells), in the atomics of a [`replicas::Replica`], and
+//! in a pool's [`prefix::Index`], which all read and one at a time writes: who finds the writer
+//! busy leaves its entry in a queue. Nothing is written twice: a cell has one writer.
 //!
 //! # Invariants
 //!
