@@ -39,12 +39,11 @@ const OUTPUT: Lengths = Lengths { mean: 295.0, sigma: 0.5, min: 4, max: 2048 };
 const MULTI_TURN: f64 = 0.4;
 const TURNS: usize = 3;
 /// Tokens of a prompt that is long and shares nothing.
-const LONG_TOKENS: u32 = 32_768;
+pub(super) const LONG_TOKENS: u32 = 32_768;
 /// Between the end of an answer and the next turn.
 const THINK_US: u64 = 12_000_000;
-/// What a turn is thought to take where only the start of a later one is wanted: a first token
-/// and 37 ms for each one more.
-const NOMINAL_US: (u64, u64) = (200_000, 37_000);
+/// What a first token is thought to take where only the start of a later turn is wanted.
+const FIRST_US: u64 = 200_000;
 /// Sessions begin so long before the run; what is older has ended.
 const BEFORE_US: f64 = 120e6;
 /// Of the sessions that are under way when the run begins, the share that brings a history, which
@@ -66,6 +65,9 @@ pub struct Mix {
     pub long: f64,
     /// Adapters, by Zipf 1; each has system prompts of its own. 0 = the base model alone.
     pub adapters: u32,
+    /// What a token of an answer is thought to take, in ms, where only the start of a later turn
+    /// is wanted: of a session that began before the run, or whose answer did not come.
+    pub token_ms: f64,
 }
 
 /// What the sessions of a mix have in common.
@@ -73,6 +75,8 @@ struct Laws {
     mix: Mix,
     popularity: Zipf,
     adapters: Zipf,
+    /// Which of its prompts an adapter is used with.
+    hands: Zipf,
     /// Tokens of each system prompt, by rank.
     system: Vec<u32>,
     /// Share of the sessions that are long.
@@ -110,7 +114,15 @@ impl Mix {
             sessions.extend(rest.filter(|rest| rest.start_us < end_us as u64));
         }
         sessions.sort_by_key(|session| session.start_us);
-        Workload { sessions, end_us: end_us as u64, think_us: THINK_US }
+        let token_us = (self.token_ms * 1e3) as u64;
+        Workload { sessions, end_us: end_us as u64, think_us: THINK_US, token_us }
+    }
+}
+
+impl Mix {
+    /// What an answer is thought to take.
+    fn answer_us(&self, turn: &Turn) -> u64 {
+        FIRST_US + (self.token_ms * 1e3 * f64::from(turn.output_tokens)) as u64
     }
 }
 
@@ -128,18 +140,23 @@ impl Laws {
         system.push(POPULAR_TOKENS as u32);
         // So that of all requests the share is as asked: the others' sessions have more turns.
         let long = mix.long * mean_turns() / (1.0 - mix.long + mix.long * mean_turns());
-        Laws { mix, popularity, adapters: Zipf::new(mix.adapters), system, long }
+        let hands = Zipf::new(PROMPTS / mix.adapters.clamp(1, PROMPTS));
+        Laws { mix, popularity, adapters: Zipf::new(mix.adapters), hands, system, long }
     }
 
     /// A session as it is drawn; its draws depend on the seed and its number alone.
     fn session(&self, index: u64, start_us: u64) -> Session {
         let mut rng = stream(self.mix.seed, mix(index) | 1 << 63);
         let [long, hot, many] = [rng.f64(), rng.f64(), rng.f64()];
-        let rank = self.popularity.draw(&mut rng);
-        let adapter = match self.mix.adapters {
-            0 => 0,
-            _ => 1 + self.adapters.draw(&mut rng),
-        };
+        let mut rank = self.popularity.draw(&mut rng);
+        let mut adapter = 0;
+        if self.mix.adapters > 0 {
+            // The system prompts are dealt to the adapters; more adapters than prompts share them.
+            let dealt = self.adapters.draw(&mut rng);
+            rank = dealt % PROMPTS + self.mix.adapters * self.hands.draw(&mut rng);
+            rank = if rank < PROMPTS { rank } else { dealt % PROMPTS };
+            adapter = 1 + dealt;
+        }
         let own = mix(self.mix.seed ^ mix(index));
         if long < self.long {
             let turn = Turn { prompt_tokens: LONG_TOKENS, output_tokens: OUTPUT.draw(&mut rng) };
@@ -164,12 +181,11 @@ impl Laws {
     /// What is left in the run of a session that began `before_us` ahead of it.
     fn rest(&self, session: Session, before_us: u64, index: u64) -> Option<Session> {
         let (mut at_us, mut gone) = (0, 0);
-        let (first_us, token_us) = NOMINAL_US;
         for turn in &session.turns {
             if at_us >= before_us {
                 break;
             }
-            at_us += first_us + token_us * u64::from(turn.output_tokens) + THINK_US;
+            at_us += self.mix.answer_us(turn) + THINK_US;
             gone += 1;
         }
         let start_us = at_us.checked_sub(before_us)?;

@@ -1,10 +1,12 @@
+//! What the mix promises, on the mean of seeds and in its shares.
+
 use super::*;
 use crate::engine::EngineParams;
 use crate::plan::{Outcome, Scenario};
 use crate::routing::Policy;
 
 fn mix(seed: u64) -> Mix {
-    Mix { seed, rate: 332.0, seconds: 50.0, hot: 0.0, long: 0.0, adapters: 0 }
+    Mix { seed, rate: 332.0, seconds: 50.0, hot: 0.0, long: 0.0, adapters: 0, token_ms: 36.0 }
 }
 
 /// The figures that the laws are set for, on the mean of seeds, at a load that the fleet carries.

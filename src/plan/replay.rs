@@ -77,7 +77,7 @@ pub(super) fn run(
     tick: &mut dyn FnMut(u64),
 ) -> Tally {
     let mut run = Run::new(scenario, workload, policy);
-    run.to_the_end(tick);
+    run.finish(tick);
     run.tally
 }
 
@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
     }
 
     /// Until every request has ended, or the time for that is over.
-    pub(super) fn to_the_end(&mut self, tick: &mut dyn FnMut(u64)) {
+    pub(super) fn finish(&mut self, tick: &mut dyn FnMut(u64)) {
         let last_us = self.workload.end_us + Scenario::DRAIN_US;
         let mut until_tick = 0u32;
         while let Some((us, event)) = self.agenda.next().filter(|&(us, _)| us <= last_us) {
@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
         let index = conversation.sent.replica;
         let Some(replica) = self.replicas.get_mut(index) else { return };
         replica.submit(self.now_us, work);
-        if let Some(us) = replica.to_schedule() {
+        if let Some(us) = replica.newly_due() {
             self.agenda.at(us, Event::Step(index));
         }
     }
@@ -276,7 +276,7 @@ impl<'a> Run<'a> {
         }
         replica.scheduled_us = None;
         replica.advance(self.now_us, &mut self.progress);
-        if let Some(us) = replica.to_schedule() {
+        if let Some(us) = replica.newly_due() {
             self.agenda.at(us, Event::Step(index));
         }
         for progress in self.progress.drain(..) {
@@ -343,14 +343,19 @@ impl<'a> Run<'a> {
         self.try_held(number);
     }
 
-    /// The one place where a request ends. The session goes on after a pause, whatever came of it.
+    /// The one place where a request ends. Its session goes on; where no answer came, as if the
+    /// client had got it elsewhere, so that every policy has the same sessions.
     fn end(&mut self, slot: usize, end: End) {
         let Some((session, turn)) = self.turn(slot) else { return };
         self.tally.end(end, u64::from(turn.prompt_tokens), &self.scenario.slo);
         let Some(conversation) = self.conversations.get_mut(slot) else { return };
         conversation.phase = Phase::Idle;
         conversation.turn += 1;
-        let next_us = self.now_us + self.workload.think_us;
+        let answered_us = match end {
+            End::Completed { .. } => self.now_us,
+            _ => self.now_us + self.workload.token_us * u64::from(turn.output_tokens),
+        };
+        let next_us = answered_us + self.workload.think_us;
         if conversation.turn < session.turns.len() && next_us < self.workload.end_us {
             self.agenda.at(next_us, Event::Turn(slot));
         } else {

@@ -1,3 +1,5 @@
+//! Runs that must end with every book empty, and the same for the same seed.
+
 use std::collections::HashSet;
 
 use super::*;
@@ -5,7 +7,7 @@ use crate::plan::{Crash, Mix, Outcome, Scenario, Slow, Trace};
 use crate::prompt::blocks::reusable_tokens;
 
 fn mix(rate: f64, seconds: f64) -> Mix {
-    Mix { seed: 7, rate, seconds, hot: 0.0, long: 0.0, adapters: 0 }
+    Mix { seed: 7, rate, seconds, hot: 0.0, long: 0.0, adapters: 0, token_ms: 36.0 }
 }
 
 fn small() -> Scenario {
@@ -15,7 +17,7 @@ fn small() -> Scenario {
 /// Runs to the end and checks that everything has been given back.
 fn run_and_check(scenario: &Scenario, workload: &Workload, policy: Policy) -> Tally {
     let mut run = Run::new(scenario, workload, policy);
-    run.to_the_end(&mut |_| {});
+    run.finish(&mut |_| {});
     let tally = &run.tally;
     assert_eq!(tally.ended(), tally.asked, "{policy:?}: every request ends exactly once");
     assert!(run.conversations.iter().all(|c| c.phase == Phase::Idle));

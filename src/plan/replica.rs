@@ -36,7 +36,7 @@ impl Replica {
     }
 
     /// When the engine has something to say next, unless that is on the agenda already.
-    pub(super) fn to_schedule(&mut self) -> Option<u64> {
+    pub(super) fn newly_due(&mut self) -> Option<u64> {
         let next_us = if self.alive { self.engine.next_us() } else { None };
         let fresh = next_us != self.scheduled_us;
         self.scheduled_us = next_us;

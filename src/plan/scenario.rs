@@ -1,6 +1,6 @@
 //! What a run is about besides its workload: the fleet, the gateways, what fails, the limits.
 
-use crate::engine::EngineParams;
+use crate::engine::{EngineParams, Step};
 
 /// A replica that dies and comes back with an empty cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,6 +108,39 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// About what a later token takes, in ms, at `rate` requests a second of the mix of which a
+    /// share is `long`: the step with as many decodes as that time makes, three rounds from an
+    /// idle one, which is as far as a fleet that begins idle gets in the mean of a minute. One that
+    /// may refuse stays below its limit.
+    #[must_use]
+    pub fn tpot_ms(&self, rate: f64, long: f64) -> f64 {
+        /// Of the mix: answer, KV of a sequence that decodes, prompt that no cache spares.
+        const ANSWER: f64 = 297.0;
+        const KV: f64 = 1885.0;
+        const UNCACHED: u64 = 380;
+        const ROUNDS: u32 = 3;
+        const SHED_SHARE: f64 = 0.8;
+        let step = &self.engine.step;
+        let rate = rate / self.replicas.max(1) as f64;
+        let full = self.engine.step_tokens_max.max(1);
+        let prefill_ms = |tokens: u64| {
+            let tokens = tokens as f64;
+            let dense = tokens * step.dense(full) / full as f64;
+            dense + step.attention_ms * tokens * tokens / 2.0
+        };
+        let long_ms = prefill_ms(u64::from(super::mix::LONG_TOKENS));
+        let mean_ms = (1.0 - long) * prefill_ms(UNCACHED) + long * long_ms;
+        let rest = (1.0 - rate * mean_ms / 1e3).max(0.2);
+        let mut ms = step.ms(&Step { tokens: 1, sequences: 1, ..Step::default() });
+        for _ in 0..ROUNDS {
+            let decodes = (rate * ANSWER * ms / 1e3).clamp(1.0, self.engine.sequences_max as f64);
+            let (tokens, kv_tokens) = (decodes as u64, (decodes * KV) as u64);
+            let one = Step { tokens, sequences: tokens, kv_tokens, ..Step::default() };
+            ms = step.ms(&one) / rest;
+        }
+        if self.shed { ms.min(SHED_SHARE * self.slo.tpot_ms) } else { ms }
+    }
+
     /// Whether it makes sense.
     ///
     /// # Errors
@@ -141,6 +174,18 @@ mod tests {
             |replica| Scenario { slow: vec![Slow { replica, factor: 2.0 }], ..Scenario::new() };
         assert_eq!(slow(39).check(), Ok(()));
         assert!(slow(40).check().expect_err("no such").contains("replica 40"));
+    }
+
+    #[test]
+    fn a_token_takes_longer_the_busier_the_fleet() {
+        let scenario = Scenario::new();
+        let ms = |rate| scenario.tpot_ms(rate, 0.0);
+        assert!((11.0..13.0).contains(&ms(1.0)), "idle: {}", ms(1.0));
+        assert!(ms(100.0) < ms(200.0) && ms(200.0) < ms(300.0));
+        assert!((33.0..40.0).contains(&ms(332.0)), "{}", ms(332.0));
+        assert!(scenario.tpot_ms(200.0, 0.01) > ms(200.0) * 1.1);
+        let sheds = Scenario { shed: true, ..Scenario::new() };
+        assert_eq!(sheds.tpot_ms(900.0, 0.0), 40.0);
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Trace {
         let end_us = seconds.map_or(all_us, |s| ((s * 1e6) as u64).min(all_us)).max(1);
         let sessions = self.sessions.iter().take_while(|session| at(session) < end_us);
         let sessions = sessions.map(|s| Session { start_us: at(s), ..s.clone() }).collect();
-        Workload { sessions, end_us, think_us: 0 }
+        Workload { sessions, end_us, think_us: 0, token_us: 0 }
     }
 }
 
@@ -131,15 +131,22 @@ impl Line {
 mod tests {
     use super::*;
 
-    const MOONCAKE: &str = concat!(
-        "{\"timestamp\": 1000, \"input_length\": 1100, \"output_length\": 10, \"hash_ids\": [0, 1, 2]}\n",
-        "{\"timestamp\": 3000, \"input_length\": 1600, \"output_length\": 20, \"hash_ids\": [0, 1, 7, 8]}\n",
-        "\n{\"timestamp\": 2000, \"input_length\": 520, \"output_length\": 0, \"hash_ids\": [5, 6]}\n",
-    );
+    /// A line of Mooncake's form.
+    fn line(timestamp: u64, input: u64, output: u64, names: &str) -> String {
+        format!(
+            "{{\"timestamp\": {timestamp}, \"input_length\": {input}, \
+             \"output_length\": {output}, \"hash_ids\": [{names}]}}\n"
+        )
+    }
+
+    fn mooncake() -> String {
+        let second = line(3000, 1600, 20, "0, 1, 7, 8");
+        line(1000, 1100, 10, "0, 1, 2") + &second + "\n" + &line(2000, 520, 0, "5, 6")
+    }
 
     #[test]
     fn mooncake_names_stand_for_512_tokens() {
-        let trace = Trace::parse(MOONCAKE).expect("a trace");
+        let trace = Trace::parse(&mooncake()).expect("a trace");
         assert!((trace.rate() - 1.0).abs() < 1e-9);
         let workload = trace.workload(1.0, None);
         let starts: Vec<u64> = workload.sessions.iter().map(|s| s.start_us).collect();
@@ -153,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_rate_stretches_the_time() {
-        let trace = Trace::parse(MOONCAKE).expect("a trace");
+        let trace = Trace::parse(&mooncake()).expect("a trace");
         let workload = trace.workload(4.0, None);
         assert_eq!(workload.sessions[2].start_us, 500_000);
         assert_eq!(workload.end_us, 750_000);
@@ -163,11 +170,13 @@ mod tests {
 
     #[test]
     fn bailian_counts_seconds_and_blocks_of_sixteen() {
-        let text = "{\"chat_id\": 1, \"timestamp\": 0.0, \"input_length\": 40, \"output_length\": 1, \
-                    \"type\": \"text\", \"turn\": 1, \"hash_ids\": [1, 2, 3]}\n\
-                    {\"chat_id\": 2, \"timestamp\": 2.5, \"input_length\": 40, \"output_length\": 1, \
-                    \"hash_ids\": [1, 9, 3]}";
-        let workload = Trace::parse(text).expect("a trace").workload(0.4, None);
+        let chat = |chat: u32, seconds: &str, names: &str| {
+            line(0, 40, 1, names)
+                .replace("\"timestamp\": 0", &format!("\"timestamp\": {seconds}"))
+                .replace('{', &format!("{{\"chat_id\": {chat}, \"type\": \"text\", \"turn\": 1, "))
+        };
+        let text = chat(1, "0.0", "1, 2, 3") + &chat(2, "2.5", "1, 9, 3");
+        let workload = Trace::parse(&text).expect("a trace").workload(0.4, None);
         assert_eq!(workload.sessions[1].start_us, 2_500_000);
         let (a, b) = (workload.sessions[0].chain(), workload.sessions[1].chain());
         assert_eq!((a[0], a.len()), (b[0], 2));
@@ -186,7 +195,7 @@ mod tests {
     fn nonsense_is_named_by_its_line() {
         let bad = |text: &str| Trace::parse(text).expect_err("no trace");
         assert!(bad("").contains("no request"));
-        assert!(bad(&MOONCAKE.replace("520", "\"x\"")).starts_with("line 4: not a request"));
+        assert!(bad(&mooncake().replace("520", "\"x\"")).starts_with("line 4: not a request"));
         assert!(
             bad("{\"timestamp\": -1, \"input_length\": 1, \"output_length\": 1}").contains("time")
         );

@@ -65,6 +65,8 @@ pub struct Workload {
     pub end_us: u64,
     /// Time between the end of an answer and the session's next turn.
     pub think_us: u64,
+    /// What a token of an answer is thought to take that did not come.
+    pub token_us: u64,
 }
 
 impl Turn {

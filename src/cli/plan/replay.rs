@@ -183,9 +183,12 @@ enum Source {
 }
 
 impl Source {
-    fn workload(&self, rate: f64) -> Workload {
+    fn workload(&self, rate: f64, scenario: &Scenario) -> Workload {
         match self {
-            Source::Mix(mix) => Mix { rate, ..*mix }.workload(),
+            Source::Mix(mix) => {
+                let token_ms = scenario.tpot_ms(rate, mix.long);
+                Mix { rate, token_ms, ..*mix }.workload()
+            }
             Source::Trace(trace, seconds) => trace.workload(rate, *seconds),
         }
     }
@@ -256,7 +259,9 @@ fn plan(args: &Args) -> Result<Plan, String> {
         ("mix", Some(rate)) => {
             let Args { seed, hot, long, adapters, .. } = *args;
             let seconds = args.seconds.unwrap_or(MIX_SECONDS);
-            (Source::Mix(Mix { seed, rate, seconds, hot, long, adapters }), rate)
+            let token_ms = scenario.tpot_ms(rate, long);
+            let mix = Mix { seed, rate, seconds, hot, long, adapters, token_ms };
+            (Source::Mix(mix), rate)
         }
         _ if mix_only => return Err("--hot, --long and --adapters shape the mix, no FILE".into()),
         (file, rate) => {
@@ -305,7 +310,7 @@ struct Progress {
 
 /// One outcome a policy, in the order of the policies.
 fn outcomes(plan: &Plan) -> Vec<Outcome> {
-    let workload = plan.source.workload(plan.rate);
+    let workload = plan.source.workload(plan.rate, &plan.scenario);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (next, progress) = (AtomicUsize::new(0), Progress::default());
     let mut outcomes: Vec<(usize, Outcome)> = Vec::new();
@@ -344,7 +349,7 @@ fn one(plan: &Plan, workload: &Workload, policy: Policy, progress: &Progress) ->
     };
     let mut outcome = Outcome::of(&plan.scenario, workload, policy, &mut tick);
     if plan.capacity {
-        let workload = |rate| plan.source.workload(rate);
+        let workload = |rate| plan.source.workload(rate, &plan.scenario);
         let found = capacity::capacity(&plan.scenario, policy, plan.rate, &workload, &mut tick);
         outcome.capacity_rps = Some(found);
     }
