@@ -1,160 +1,249 @@
 //! The predicted cost of sending a request to a replica; the least wins.
 //!
 //! ```text
-//! w   GPU time of the uncached tokens          d   GPU time that the later tokens add
-//! x   predicted TTFT / its limit               y   predicted TPOT there / its limit
-//! n   requests that run or wait there          z   share of its time that prefill had lately
+//! w   GPU time of the uncached tokens            d   GPU time that the later tokens add
+//! x   predicted TTFT / its limit                 s   step time with this request, by its weight
+//! z   share of the time that prefill had lately  n   requests that run or wait there
 //!
-//! J = A (w + d) / TTFT limit x pressure + x^2 + B max(0, x - 0.8) + kv + adapter
+//! J = (w + d) / TTFT limit * pressure + 0.025 x^2 + 2 max(0, x - 0.7) + 5 kv + adapter
+//! pressure = (s / mean s)^4 * (1 - mean z) / (1 - z)                   for the usual request
+//!          = ((n + 1) / (mean n + 1))^2 * sqrt((1 - z) / (1 - mean z)) for an unusually long one
 //! ```
 //!
 //! The first term is what everybody else pays: work, times how hard work presses where it goes.
 //! It is a product, so that a fleet that is full everywhere still sends prompts to their prefixes:
-//! a sum of a pressure and of work lets pressure win just when misses hurt most, and hits spiral
-//! down. Pressure is relative to the fleet's mean and bounded, so that there is no mode in which
-//! everything counts as full.
+//! added to work, pressure wins just when misses hurt most, and hits spiral down. It is relative to
+//! the fleet's mean: there is no load at which "all are full" and affinity is off.
+//!
+//! The prefill of a prompt that is many times as long as usual stops whoever decodes there. So it
+//! goes where few do, and rather where others like it went: those replicas have lost their decodes
+//! already, and the others keep theirs. Missing its own limit counts no more than one request.
+//!
+//! The unit of J is one TTFT limit of GPU time at the mean pressure. The numbers are from the
+//! planner (`plan replay`), where they were moved one at a time.
 
+use super::echo::Echoes;
 use super::predict::{Predictor, Tables, Times, duty, positive};
-use super::types::{Candidate, Decision, FleetView, Model, Pick, Request, Residency, Rng};
+use super::types::{Candidate, FleetView, Request, Residency};
 
 /// Limits where a request has none, in ms.
 const TTFT_LIMIT_MS: f64 = 400.0;
 const TPOT_LIMIT_MS: f64 = 50.0;
 
-/// The weights of the cost.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Params {
-    pub a: f64,
-    pub b: f64,
-    pub c: f64,
-    pub e: f64,
-    pub f: f64,
-    pub g: f64,
-    pub h: f64,
-    pub work: f64,
-    pub lo: f64,
-    pub hi: f64,
-    pub ttft: f64,
-    pub late: f64,
-    pub late_from: f64,
-    pub kv: f64,
-    pub kv_knee: f64,
-    pub adapter: f64,
-    pub wait: f64,
-    pub cap: f64,
-    pub scarce: f64,
-    pub tie: f64,
-    pub owner: f64,
-    pub shed_ttft: f64,
-    pub shed_tpot: f64,
+/// Pressure stays between these: an idle replica is no magnet, a full one no taboo.
+const PRESSURE_MIN: f64 = 0.2;
+const PRESSURE_MAX: f64 = 10.0;
+/// Uncached tokens from this many times the usual request on are long: half of its pressure is
+/// then that of a long one, and nearly all of it from twice as many on.
+const LONG: f64 = 5.0;
+/// Weight of x squared: with nothing else to choose by, the sooner.
+const TTFT: f64 = 0.025;
+/// Where a TTFT begins to be late, and what lateness costs.
+const LATE_FROM: f64 = 0.7;
+const LATE: f64 = 2.0;
+/// Lateness that a long request counts at most: it is one lost request and no more.
+const LATE_MAX_LONG: f64 = 0.3;
+/// Share of the KV blocks in use where it begins to cost, and what it costs.
+const KV_FROM: f64 = 0.90;
+const KV: f64 = 5.0;
+/// Loading an adapter, and more with each slot that is taken: a slot is a place for a popular one.
+const LOAD: f64 = 1.25;
+const SLOTS: f64 = 4.0;
+/// An adapter for which no slot is free waits until another's last request ends.
+const NO_SLOT: f64 = 50.0;
+/// Most by which a replica that starts is dearer.
+const RAMP_MAX: f64 = 20.0;
+
+/// Names of the terms of the cost, in the order of [`Scored::terms`].
+pub(super) const TERMS: [&str; 5] = ["work", "ttft", "late", "kv", "adapter"];
+
+/// A feasible candidate and what its cost is made of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Scored {
+    pub(super) index: usize,
+    pub(super) cached: u64,
+    pub(super) uncached: u64,
+    pub(super) times: Times,
+    /// Predicted times over their limits.
+    pub(super) ttft: f64,
+    pub(super) tpot: f64,
+    pub(super) slowness: f64,
+    /// It has no KV blocks or no adapter slot for the request now.
+    pub(super) full: bool,
+    /// Identity for rendezvous.
+    pub(super) key: u64,
+    /// Step time over the TPOT limit, by weight.
+    step: f64,
+    /// Share of the time that prefill leaves.
+    free: f64,
+    /// Requests there, by weight.
+    crowd: f64,
+    ramp: f64,
+    terms: [f64; 5],
+    pub(super) cost: f64,
 }
 
-impl Default for Params {
-    fn default() -> Params {
-        Params {
-            a: 20.0,
-            b: 2.0,
-            c: 2.0,
-            e: 2.5,
-            f: 2.5,
-            g: 5.0,
-            h: 0.0,
-            work: 8.0,
-            lo: 0.5,
-            hi: 1.5,
-            ttft: 1.0,
-            late: 30.0,
-            late_from: 0.8,
-            kv: 20.0,
-            kv_knee: 0.9,
-            adapter: 15.0,
-            wait: 60.0,
-            cap: 0.3,
-            scarce: 0.0,
-            tie: 0.001,
-            owner: 0.05,
-            shed_ttft: 0.7,
-            shed_tpot: 1.0,
-        }
+impl Scored {
+    /// The cost, term by term.
+    pub(super) fn terms(&self) -> [f64; 5] {
+        self.terms
     }
 }
 
-/// A candidate with its terms.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Scored {
-    index: usize,
-    cached: u64,
-    times: Times,
-    x: f64,
-    y: f64,
-    n: f64,
-    s: f64,
-    free: f64,
-    kv: f64,
-    adapter: f64,
-    cost: f64,
+/// Why `candidate` cannot take `request` whatever the load; `None` when it can.
+pub(super) fn infeasible(request: &Request, candidate: &Candidate) -> Option<&'static str> {
+    let capacity = candidate.blocks.saturating_mul(u64::from(request.block_tokens));
+    if !candidate.eligible {
+        Some("it is not up, was tried before, or does not serve the model")
+    } else if candidate.adapter == Residency::Absent {
+        Some("it neither has the adapter nor can load it")
+    } else if capacity > 0 && request.prompt_tokens >= capacity {
+        Some("the prompt does not fit in its KV blocks")
+    } else {
+        None
+    }
 }
 
-/// Scores the feasible candidates of `view` into `scored`.
+/// Sums over the feasible candidates.
+#[derive(Default)]
+struct Fleet {
+    count: f64,
+    step: f64,
+    free: f64,
+    crowd: f64,
+    tokens: f64,
+    requests: f64,
+}
+
+impl Fleet {
+    fn add(&mut self, scored: &Scored, candidate: &Candidate) {
+        self.count += 1.0;
+        self.step += scored.step;
+        self.free += scored.free;
+        self.crowd += scored.crowd;
+        self.tokens += candidate.load_tokens as f64;
+        self.requests += candidate.requests as f64;
+    }
+}
+
+/// Scores the feasible candidates of `view` into `scored`, which is emptied first.
 pub(super) fn score(
-    params: &Params,
     request: &Request,
     view: &impl FleetView,
     tables: &Tables,
+    echoes: &mut Echoes,
     scored: &mut Vec<Scored>,
-    usual: &mut Usual,
 ) {
     let predictor = Predictor::new(tables, request);
-    let ttft_limit = positive(request.ttft_limit_ms, TTFT_LIMIT_MS);
-    let tpot_limit = positive(request.tpot_limit_ms, TPOT_LIMIT_MS);
+    let ttft_limit_ms = positive(request.ttft_limit_ms, TTFT_LIMIT_MS);
+    let tpot_limit_ms = positive(request.tpot_limit_ms, TPOT_LIMIT_MS);
+    let mut fleet = Fleet::default();
     scored.clear();
-    let usual_ms = usual.ms.max(1.0);
-    let mut sum = (0.0, 0.0, 0.0);
     for index in 0..view.len() {
-        let c = view.candidate(index);
-        if !c.eligible || c.adapter == Residency::Absent {
+        let mut candidate = view.candidate(index);
+        if infeasible(request, &candidate).is_some() {
             continue;
         }
-        let times = predictor.times(&c);
-        let x = times.ttft_ms / ttft_limit;
-        let y = times.tpot_ms / tpot_limit;
-        let free = 1.0 - duty(&c);
-        let n = (c.decodes + c.pending_requests) as f64;
-        let s = y * free;
-        sum = (sum.0 + s, sum.1 + free, sum.2 + n);
-        let kv = (kv_after(request, &c, &predictor) - params.kv_knee).max(0.0);
-        let adapter = match c.adapter {
-            Residency::Loadable if c.adapter_slots > 0 && c.adapters_busy >= c.adapter_slots => {
-                params.wait
-            }
-            Residency::Loadable => params.adapter * (1.0 + params.scarce * f64::from(c.adapters_busy) / f64::from(c.adapter_slots.max(1))),
-            Residency::Resident if request.adapter && c.adapter_slots > 0 && c.adapters_busy > c.adapter_slots => {
-                params.wait * f64::from(c.adapters_busy - c.adapter_slots) / f64::from(c.adapters_busy)
-            }
-            _ => 0.0,
+        echoes.add_to(index, &mut candidate);
+        let times = predictor.times(&candidate);
+        let weight = positive(candidate.weight, 1.0);
+        let free = 1.0 - duty(&candidate);
+        let kv = kv_after(request, &candidate, &predictor);
+        let adapter = adapter(request, &candidate);
+        let one = Scored {
+            index,
+            cached: candidate.cached_tokens,
+            uncached: predictor.uncached(&candidate),
+            times,
+            ttft: times.ttft_ms / ttft_limit_ms,
+            tpot: times.tpot_ms / tpot_limit_ms,
+            slowness: super::predict::slowness(&candidate),
+            full: kv > 1.0 || adapter >= NO_SLOT,
+            key: candidate.key,
+            step: times.tpot_ms / tpot_limit_ms * free / weight,
+            free,
+            crowd: candidate.decodes.saturating_add(candidate.pending_requests) as f64 / weight,
+            ramp: candidate.ramp,
+            terms: [0.0, 0.0, 0.0, KV * (kv - KV_FROM).max(0.0), adapter],
+            cost: 0.0,
         };
-        let cached = c.cached_tokens;
-        scored.push(Scored { index, cached, times, x, y, n, s, free, kv, adapter, cost: 0.0 });
+        fleet.add(&one, &candidate);
+        scored.push(one);
     }
-    let count = scored.len().max(1) as f64;
-    let (ms, mf, mn) = (sum.0 / count, sum.1 / count, sum.2 / count);
-    for s in scored.iter_mut() {
-        let w = s.times.prefill_ms;
-        let short = ((s.s / ms.max(0.01)).powf(params.e) * (mf / s.free).powf(params.f))
-            .clamp(params.lo, params.hi);
-        let long = ((s.n + params.g) / (mn + params.g)).powf(params.b)
-            * (s.free / mf).powf(params.h);
-        let w0 = params.work * usual_ms;
-        let l = w.powi(4) / (w.powi(4) + w0.powi(4));
-        s.cost = params.a * (w + predictor.decode_ms) / ttft_limit
-            * (short * (1.0 - l) + long * l)
-            + params.ttft * s.x.powf(params.c)
-            + params.late * ((s.x - params.late_from).clamp(0.0, params.cap) * l + (s.x - params.late_from).clamp(0.0, 50.0) * (1.0 - l))
-            + params.kv * s.kv
-            + s.adapter;
+    let means = Means::of(&fleet, request, ttft_limit_ms, &predictor);
+    scored.iter_mut().for_each(|one| means.sum_up(one));
+}
+
+/// What each candidate is compared with.
+struct Means {
+    step: f64,
+    free: f64,
+    crowd: f64,
+    /// Uncached tokens from which a request is long.
+    long_tokens: f64,
+    ttft_limit_ms: f64,
+    decode_ms: f64,
+}
+
+impl Means {
+    fn of(
+        fleet: &Fleet,
+        request: &Request,
+        ttft_limit_ms: f64,
+        predictor: &Predictor<'_>,
+    ) -> Means {
+        let count = fleet.count.max(1.0);
+        // What is in flight says what is usual here; of an empty fleet this one is.
+        let usual = if fleet.requests > 0.0 {
+            fleet.tokens / fleet.requests
+        } else {
+            request.prompt_tokens as f64
+        };
+        Means {
+            step: (fleet.step / count).max(1e-6),
+            free: (fleet.free / count).max(1e-6),
+            crowd: fleet.crowd / count,
+            long_tokens: LONG * usual.max(1.0),
+            ttft_limit_ms,
+            decode_ms: predictor.decode_ms,
+        }
+    }
+
+    /// Fills in the terms that need the fleet, and the cost.
+    fn sum_up(&self, one: &mut Scored) {
+        let step = squared(squared(one.step / self.step)) * (self.free / one.free);
+        let usual = step.clamp(PRESSURE_MIN, PRESSURE_MAX);
+        let crowd = (one.crowd + 1.0) / (self.crowd + 1.0);
+        let long = squared(crowd) * (one.free / self.free).sqrt();
+        let longness = squared(squared(one.uncached as f64 / self.long_tokens));
+        let longness = longness / (1.0 + longness);
+        let pressure = usual + (long - usual) * longness;
+        let work_ms = one.times.prefill_ms + self.decode_ms;
+        let late = (one.ttft - LATE_FROM).max(0.0);
+        let late = late + (late.min(LATE_MAX_LONG) - late) * longness;
+        let work_cost = work_ms / self.ttft_limit_ms * pressure * self.slow_start(one);
+        let [work, ttft, lateness, ..] = &mut one.terms;
+        *work = work_cost;
+        *ttft = TTFT * squared(one.ttft);
+        *lateness = LATE * late;
+        one.cost = one.terms.iter().sum();
+    }
+
+    /// A replica that starts may have its share of the fleet's mean crowd; above, it is dearer.
+    fn slow_start(&self, one: &Scored) -> f64 {
+        let ramp = positive(one.ramp, 1.0);
+        if ramp >= 1.0 {
+            return 1.0;
+        }
+        ((one.crowd + 1.0) / (ramp * (self.crowd + 1.0))).clamp(1.0, RAMP_MAX)
     }
 }
 
+fn squared(x: f64) -> f64 {
+    x * x
+}
+
+/// Share of the candidate's KV blocks in use when the request has been answered there.
 fn kv_after(request: &Request, candidate: &Candidate, predictor: &Predictor<'_>) -> f64 {
     if candidate.blocks == 0 {
         return 0.0;
@@ -164,48 +253,16 @@ fn kv_after(request: &Request, candidate: &Candidate, predictor: &Predictor<'_>)
     (candidate.blocks_used as f64 + own) / candidate.blocks as f64
 }
 
-/// Picks the least cost.
-pub(super) fn pick(
-    params: &Params,
-    request: &Request,
-    view: &impl FleetView,
-    tables: &Tables,
-    scored: &mut Vec<Scored>,
-    usual: &mut Usual,
-    rng: &mut Rng,
-) -> Decision {
-    score(params, request, view, tables, scored, usual);
-
-    let least = scored.iter().fold(f64::INFINITY, |least, s| least.min(s.cost));
-    let mut ties = 0;
-    let mut best: Option<Scored> = None;
-    for s in scored.iter() {
-        if s.cost <= least + params.tie {
-            ties += 1;
-            if rng.usize(..ties) == 0 {
-                best = Some(*s);
-            }
-        }
+fn adapter(request: &Request, candidate: &Candidate) -> f64 {
+    if !request.adapter {
+        return 0.0;
     }
-    let Some(best) = best else { return Decision::Nobody };
-    if request.may_shed && (best.x > params.shed_ttft || best.y > params.shed_tpot) {
-        return Decision::Shed { retry_after_ms: 1000 };
+    let (busy, slots) = (f64::from(candidate.adapters_busy), f64::from(candidate.adapter_slots));
+    match candidate.adapter {
+        Residency::Loadable if slots > 0.0 && busy >= slots => NO_SLOT,
+        Residency::Loadable => LOAD * (1.0 + SLOTS * busy / slots.max(1.0)),
+        // More are asked for than fit: it may be one of those that wait.
+        Residency::Resident if slots > 0.0 && busy > slots => NO_SLOT * (busy - slots) / busy,
+        _ => 0.0,
     }
-    usual.n = (usual.n + 1.0).min(500.0);
-    usual.ms += (best.times.prefill_ms - usual.ms) / usual.n;
-    Decision::Pick(Pick {
-        replica: best.index,
-        cached_tokens: best.cached,
-        ttft_ms: best.times.ttft_ms,
-        tpot_ms: best.times.tpot_ms,
-        prefill_ms: best.times.prefill_ms,
-        cost: best.cost,
-        runners_up: [None; 2],
-    })
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Usual {
-    ms: f64,
-    n: f64,
 }

@@ -13,7 +13,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Slowness stays within this factor of 1, either way.
 const SLOWNESS_MAX: f64 = 8.0;
-/// A median within this factor of its pool's is no slowness.
+/// A pool's scale stays within this factor of its preset. Far wider than a replica's slowness: what
+/// a narrow bound left over would look like the slowness of whoever was asked first. A small model
+/// on a new GPU is a hundred times as fast as a large one on an old one.
+const SCALE_MAX: f64 = 1000.0;
+/// A median within this factor of its pool's is no slowness: queues alone make as much.
 const DEAD_ZONE: f64 = 2.0;
 /// Observations whose median is taken; fewer than [`RECENT_MIN`] say nothing.
 const RECENT: usize = 9;
@@ -85,7 +89,7 @@ impl Common {
         } else {
             known + (log - known).clamp(-SURPRISE_MAX, SURPRISE_MAX) / POOL_SAMPLES
         };
-        self.log.set(next.clamp(-SLOWNESS_MAX.ln(), SLOWNESS_MAX.ln()));
+        self.log.set(next.clamp(-SCALE_MAX.ln(), SCALE_MAX.ln()));
     }
 }
 
@@ -124,8 +128,8 @@ impl Slowness {
     /// Observed over predicted time at `now_ms`: of this replica and its pool.
     #[must_use]
     pub fn get(&self, pool: &Scale, now_ms: u64) -> f64 {
-        let log = self.relative(now_ms) + pool.tpot.log.get();
-        log.exp().clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX)
+        let relative = self.relative(now_ms).exp().clamp(1.0 / SLOWNESS_MAX, SLOWNESS_MAX);
+        relative * pool.tpot()
     }
 
     /// Enters an observation at `now_ms`; nonsense is ignored.

@@ -4,7 +4,9 @@
 //! and the state of the policies that keep some.
 
 use super::affinity::Owners;
-use super::cost::{self, Params, Scored};
+use super::cost::{self, Scored};
+use super::decide::decide;
+use super::echo::Echoes;
 use super::predict::{Predictor, Tables};
 use super::types::{Decision, FleetView, Model, Pick, Policy, Request, Rng};
 use super::{published, simple};
@@ -13,25 +15,27 @@ use super::{published, simple};
 #[derive(Debug)]
 pub struct Picker {
     policy: Policy,
-    params: Params,
+    /// Picks so far, for round robin.
     turn: u64,
     owners: Owners,
+    echoes: Echoes,
     scored: Vec<Scored>,
+    /// Of the model of the last pick.
     tables: Option<Tables>,
-    usual: cost::Usual,
 }
 
 impl Picker {
     /// A picker by `policy`.
     #[must_use]
     pub fn new(policy: Policy) -> Picker {
-        Picker::with_params(policy, Params::default())
-    }
-
-    /// A picker whose cost has other weights.
-    #[must_use]
-    pub fn with_params(policy: Policy, params: Params) -> Picker {
-        Picker { policy, params, turn: 0, owners: Owners::default(), scored: Vec::new(), tables: None, usual: cost::Usual::default() }
+        Picker {
+            policy,
+            turn: 0,
+            owners: Owners::default(),
+            echoes: Echoes::default(),
+            scored: Vec::new(),
+            tables: None,
+        }
     }
 
     /// The policy.
@@ -40,23 +44,29 @@ impl Picker {
         self.policy
     }
 
-    /// Chooses a replica for `request` at `now_us` (from any origin, never backwards).
+    /// Chooses a replica for `request`. Only `Cost` holds and sheds; the others are as published.
     pub fn pick(
         &mut self,
         request: &Request,
         view: &impl FleetView,
         model: &Model<'_>,
-        now_us: u64,
+        _now_us: u64,
         rng: &mut Rng,
     ) -> Decision {
-        let _ = now_us;
         if !self.tables.as_ref().is_some_and(|tables| tables.are_of(model)) {
             self.tables = None;
         }
         let tables = self.tables.get_or_insert_with(|| Tables::new(model));
         let chosen = match self.policy {
             Policy::Cost => {
-                return cost::pick(&self.params, request, view, tables, &mut self.scored, &mut self.usual, rng);
+                let (echoes, scored) = (&mut self.echoes, &mut self.scored);
+                cost::score(request, view, tables, echoes, scored);
+                let decision = decide(request, scored, rng);
+                if let Decision::Pick(pick) = decision {
+                    let chosen = scored.iter().find(|one| one.index == pick.replica);
+                    echoes.picked(pick.replica, chosen.map_or(0, |one| one.uncached));
+                }
+                return decision;
             }
             Policy::P2c => simple::two_choices(view, rng),
             Policy::RoundRobin => {

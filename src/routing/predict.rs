@@ -120,8 +120,7 @@ impl<'t> Predictor<'t> {
         // Of every step while prompts are computed, besides its dense part.
         let beside =
             step.overhead_ms + step.sequence_ms * (decodes + 1) as f64 + step.kv_read_ms * kv;
-        let own_attention =
-            step.attention_ms * uncached as f64 * (cached + 0.5 * uncached as f64);
+        let own_attention = step.attention_ms * uncached as f64 * (cached + 0.5 * uncached as f64);
         let chunk = tables.budget.saturating_sub(decodes).max(CHUNK_TOKENS_MIN);
         let todo = pending + uncached;
         let (full, rest) = (todo / chunk, todo % chunk);

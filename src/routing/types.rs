@@ -115,6 +115,8 @@ pub enum Residency {
 /// and the other gateways' where they are shared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
+    /// Hash of the replica's id (and rank), the same at every gateway; 0 = its index stands for it.
+    pub key: u64,
     /// May take this request now: up, not tried before, holds the model.
     pub eligible: bool,
     /// Leading tokens of this prompt that it holds.
@@ -155,6 +157,7 @@ impl Default for Candidate {
     /// An idle, eligible replica of unknown size.
     fn default() -> Candidate {
         Candidate {
+            key: 0,
             eligible: true,
             cached_tokens: 0,
             pending_tokens: 0,
