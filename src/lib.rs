@@ -46,9 +46,9 @@
 //! # Layers
 //!
 //! Imports run one way: `main`, `cli`, `sim` and `bench`, `gateway`, `routing`, `admin`,
-//! `replicas`, `prompt`, `openai`, `tenants` and `usage`, `sse` and `http1` and `net`, `config`,
-//! `runtime` (`tests/tidy` holds it). `http1`, `sse`, `openai`, `prompt`, `routing` and
-//! `usage::record` do no I/O and read no clock.
+//! `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants` and `usage`, `sse` and `http1` and
+//! `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds it). `http1`, `sse`, `zmtp`, `openai`,
+//! `prompt`, `prefix`, `engine`, `routing` and `usage::record` do no I/O and read no clock.
 //!
 //! # Deliberately absent
 //!
@@ -67,6 +67,7 @@ pub mod gateway;
 pub mod http1;
 pub mod net;
 pub mod openai;
+pub mod prefix;
 pub mod prompt;
 pub mod replicas;
 pub mod routing;
@@ -75,3 +76,4 @@ pub mod sim;
 pub mod sse;
 pub mod tenants;
 pub mod usage;
+pub mod zmtp;

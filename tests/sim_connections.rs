@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use common::{Client, Ended, Response, ask, chat, eventually, get, post, post_with};
-use expedite::sim::engine::EngineParams;
+use expedite::engine::EngineParams;
 use expedite::sim::{EngineKind, Fleet, OnTerm, SimConfig, SimHandle, token_text};
 
 fn paced(ttft_ms: u64, itl_ms: u64) -> SimHandle {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
-use crate::sim::engine::EngineParams;
+use crate::engine::EngineParams;
 use crate::sim::{EngineKind, Fleet, OnTerm, SimConfig, SimHandle};
 
 /// How long a process that was told to end waits for what is in flight, unless told otherwise.
@@ -19,6 +19,7 @@ const END_WAIT: Duration = Duration::from_secs(2);
   expedite sim --ports 9101-9104
   expedite sim --ports 9101 --tokenizer tokenizers/qwen3
   expedite sim --ports 9101-9108 --engine a100-8b --lora lora-a=/srv/lora-a
+  expedite sim --ports 9101-9104 --engine a100-8b --kv-events-port 9201
   curl -d '{\"kind\":\"stall_between_events\",\"count\":1}' 127.0.0.1:9101/fault
   curl 127.0.0.1:9101/stats")]
 pub(super) struct Args {
@@ -40,9 +41,18 @@ pub(super) struct Args {
     /// Timing by the model of a GPU, or no waits at all
     #[arg(long, value_enum)]
     engine: Option<Engine>,
-    /// KV blocks of 16 tokens [default: the engine's]
+    /// KV blocks [default: the engine's]
     #[arg(long)]
     blocks: Option<u64>,
+    /// Tokens in a KV block
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    block_size: u64,
+    /// Adapters that an engine has resident at once
+    #[arg(long, default_value_t = 8)]
+    max_loras: u32,
+    /// Publish KV events as vLLM does: replica i on this port + 2i (PUB) and + 2i + 1 (replay)
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    kv_events_port: Option<u16>,
     /// Longest prompt and answer together, in tokens
     #[arg(long, default_value_t = 32_768)]
     max_model_len: u64,
@@ -175,6 +185,9 @@ fn config(args: Args) -> SimConfig {
         loras: args.lora,
         engine,
         blocks: args.blocks.unwrap_or(blocks),
+        block_tokens: args.block_size,
+        loras_max: args.max_loras,
+        kv_events_port: args.kv_events_port,
         model_len_max: args.max_model_len,
         api_key: args.api_key,
         tokenizer: args.tokenizer,

@@ -1,37 +1,57 @@
-//! How long one step of an engine takes: `dense(tokens in the step) + overhead + per sequence +
-//! KV read + prefill attention`.
+//! How long one step of an engine takes.
 //!
-//! The presets are those of an A100: dense times from the profiles of microsoft/vidur, overheads
-//! from BLIS, KV read and attention from the roofline of the data sheet. Pure arithmetic.
+//! `table(tokens in the step) + overhead + per sequence + KV read + prefill attention`. The
+//! constants are those of an A100 (dense times: microsoft/vidur profiles; overheads: BLIS; KV read
+//! and attention: roofline of the data sheet), and every one of them is a parameter. Pure.
 
-/// What a step has to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Step {
-    /// Tokens computed: one for each decoding sequence, and the prefill chunks.
-    pub tokens: u64,
-    /// Sequences that take part.
-    pub sequences: u64,
-    /// Tokens of KV that the decoding sequences read.
-    pub kv_tokens: u64,
-    /// Sum over the prefill chunks of chunk x its mean context, in tokens squared.
-    pub chunk_context: f64,
-}
+/// The tokens of a step at which the dense part was profiled.
+const DENSE_TOKENS: [u64; 7] = [1, 128, 256, 512, 1024, 2048, 4096];
 
-/// The time model of one kind of replica; every number is a parameter.
+/// The time of a step as a function of what is in it. All times in milliseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepModel {
-    /// Dense time in ms at so many tokens a step, ascending; linear in between and beyond.
+    /// Dense time at so many tokens a step, by rising tokens; linear in between and beyond.
     pub dense_ms: Vec<(u64, f64)>,
     /// Share by which the dense part is slower (adapters: 0.2).
     pub dense_slowdown: f64,
-    /// Fixed time of a step in ms.
+    /// Fixed time of a step.
     pub overhead_ms: f64,
-    /// Time of a step per sequence in ms.
+    /// Time per sequence.
     pub sequence_ms: f64,
-    /// Time to read the KV of one token in ms.
+    /// Time to read the KV of one token.
     pub kv_read_ms: f64,
-    /// Attention of one prefill token over one token of context in ms.
+    /// Attention of one prefill token over one token of context.
     pub attention_ms: f64,
+}
+
+/// What a step computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Step {
+    /// Prefill and decode tokens.
+    pub tokens: u64,
+    /// Sequences, decoding or in prefill.
+    pub sequences: u64,
+    /// KV tokens that the decodes read.
+    pub kv_tokens: u64,
+    /// Sum over prefill chunks of chunk x mean context, in tokens squared.
+    pub chunk_context: f64,
+}
+
+impl Step {
+    /// Adds decoding sequences whose contexts sum to `kv_tokens`.
+    pub fn decode(&mut self, sequences: u64, kv_tokens: u64) {
+        self.tokens += sequences;
+        self.sequences += sequences;
+        self.kv_tokens += kv_tokens;
+    }
+
+    /// Adds a chunk of a prompt behind `context` tokens that are computed already. A token of the
+    /// chunk attends to what came before and to half of the chunk.
+    pub fn prefill(&mut self, chunk: u64, context: u64) {
+        self.tokens += chunk;
+        self.sequences += 1;
+        self.chunk_context += chunk as f64 * (context as f64 + chunk as f64 / 2.0);
+    }
 }
 
 impl StepModel {
@@ -57,11 +77,12 @@ impl StepModel {
         let dense = table([45.5, 62.9, 88.6, 177.2, 352.9, 651.8, 1292.0]);
         StepModel {
             dense_ms: dense.into_iter().map(|(n, ms)| (n, ms + reduce(n))).collect(),
+            dense_slowdown: 0.0,
             overhead_ms: 2.5,
+            sequence_ms: 0.008,
             kv_read_ms: kv_read_ms(163_840.0),
             // 4 x hidden 8,192 x 80 layers, halved over two GPUs.
             attention_ms: 4.0 * 8192.0 * 80.0 / 156e12 * 1e3 / 2.0,
-            ..StepModel::a100_8b()
         }
     }
 
@@ -71,7 +92,20 @@ impl StepModel {
         StepModel { dense_slowdown: 0.2, ..StepModel::a100_8b() }
     }
 
-    /// Dense time in ms of `tokens` in one step; 0 for none.
+    /// The same with every time multiplied: a replica that is `factor` times as slow.
+    #[must_use]
+    pub fn slowed(&self, factor: f64) -> StepModel {
+        StepModel {
+            dense_ms: self.dense_ms.iter().map(|&(n, ms)| (n, ms * factor)).collect(),
+            dense_slowdown: self.dense_slowdown,
+            overhead_ms: self.overhead_ms * factor,
+            sequence_ms: self.sequence_ms * factor,
+            kv_read_ms: self.kv_read_ms * factor,
+            attention_ms: self.attention_ms * factor,
+        }
+    }
+
+    /// Dense time of so many tokens in one step; 0 for none.
     #[must_use]
     pub fn dense(&self, tokens: u64) -> f64 {
         let Some(&(mut n0, mut ms0)) = self.dense_ms.first() else { return 0.0 };
@@ -90,7 +124,7 @@ impl StepModel {
         ms * (1.0 + self.dense_slowdown)
     }
 
-    /// Time of `step` in ms.
+    /// Time of a step.
     #[must_use]
     pub fn ms(&self, step: &Step) -> f64 {
         self.dense(step.tokens)
@@ -102,9 +136,42 @@ impl StepModel {
 }
 
 fn table(dense_ms: [f64; 7]) -> Vec<(u64, f64)> {
-    [1, 128, 256, 512, 1024, 2048, 4096].into_iter().zip(dense_ms).collect()
+    DENSE_TOKENS.into_iter().zip(dense_ms).collect()
 }
 
+/// 2.039 TB/s of the data sheet, of which 65 % is reached.
 fn kv_read_ms(bytes_a_token: f64) -> f64 {
     bytes_a_token / (2.039e12 * 0.65) * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_met_between_and_beyond_its_points() {
+        let model = StepModel::a100_8b();
+        for (tokens, ms) in [(0, 0.0), (1, 9.76), (128, 13.28), (768, 53.925), (4096, 275.4)] {
+            assert!((model.dense(tokens) - ms).abs() < 1e-9, "{tokens}: {}", model.dense(tokens));
+        }
+        let beyond = 275.4 + (275.4 - 144.0) / 2048.0 * 904.0;
+        assert!((model.dense(5000) - beyond).abs() < 1e-9);
+        assert!((StepModel::a100_8b_lora().dense(128) - 13.28 * 1.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_step_is_the_sum_of_its_parts() {
+        let model = StepModel::a100_70b_tp2();
+        let mut step = Step::default();
+        step.decode(2, 3000);
+        step.prefill(100, 1000);
+        assert_eq!((step.tokens, step.sequences, step.kv_tokens), (102, 3, 3000));
+        let ms = model.dense(102)
+            + 2.5
+            + 3.0 * 0.008
+            + 3000.0 * model.kv_read_ms
+            + 100.0 * 1050.0 * model.attention_ms;
+        assert!((model.ms(&step) - ms).abs() < 1e-9);
+        assert!((model.slowed(3.0).ms(&step) - 3.0 * ms).abs() < 1e-6);
+    }
 }

@@ -40,6 +40,12 @@ impl Root {
         Root(xxh3_128(&bytes))
     }
 
+    /// The start behind a block: what continues from it is one chain with what led to it.
+    #[must_use]
+    pub fn behind_block(block: BlockHash) -> Root {
+        Root(block)
+    }
+
     /// The start behind `bytes` that are compared as a whole: the tools of a chat, which a
     /// template writes before its messages.
     #[must_use]
@@ -58,7 +64,15 @@ pub fn of_tokens(root: Root, ids: &[u32], block_tokens: usize, out: &mut Vec<Blo
         return;
     }
     let mut parent = root.0;
-    let mut bytes = vec![0; 16 + 4 * block_tokens];
+    // Blocks of usual sizes need no allocation: an engine's events come one block at a time.
+    let (mut few, mut many) = ([0; 16 + 4 * 32], Vec::new());
+    let bytes = match few.get_mut(..16 + 4 * block_tokens) {
+        Some(bytes) => bytes,
+        None => {
+            many.resize(16 + 4 * block_tokens, 0);
+            many.as_mut_slice()
+        }
+    };
     out.reserve(ids.len() / block_tokens);
     for block in ids.chunks_exact(block_tokens) {
         // In place and of fixed length, so that it is one copy and not a push for each token.
@@ -67,7 +81,7 @@ pub fn of_tokens(root: Root, ids: &[u32], block_tokens: usize, out: &mut Vec<Blo
         for (place, id) in tail.as_chunks_mut::<4>().0.iter_mut().zip(block) {
             *place = id.to_le_bytes();
         }
-        parent = xxh3_128(&bytes);
+        parent = xxh3_128(bytes);
         out.push(parent);
     }
 }

@@ -40,6 +40,16 @@ fn the_chain_is_pinned() {
 }
 
 #[test]
+fn a_chain_continues_from_any_of_its_blocks() {
+    let ids: Vec<u32> = (0..160).collect();
+    let whole = tokens(NONE, &ids, 16);
+    for cut in 1..10 {
+        let rest = tokens(Root::behind_block(whole[cut - 1]), &ids[16 * cut..], 16);
+        assert_eq!(rest, whole[cut..]);
+    }
+}
+
+#[test]
 fn adapter_and_salt_separate() {
     let ids: Vec<u32> = (0..16).collect();
     let roots = [

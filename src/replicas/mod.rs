@@ -5,6 +5,7 @@
 //! health and load as atomics of the [`Replica`]s, which keep their identity from one published
 //! fleet to the next, so that ledgers and evidence survive.
 
+pub mod events;
 mod fleet;
 mod health;
 mod learn;

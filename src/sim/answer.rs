@@ -19,6 +19,8 @@ pub(super) struct Answer<'c> {
     pub(super) created: u64,
     pub(super) prompt_tokens: u64,
     pub(super) cached_tokens: u64,
+    /// Tokens in a block of the cache.
+    pub(super) block_tokens: u64,
     /// `--enable-prompt-tokens-details`.
     pub(super) details: bool,
     pub(super) usage_shape: Option<UsageShape>,
@@ -68,7 +70,7 @@ impl Answer<'_> {
 
     /// Tokens in full blocks that this prompt added to the cache.
     pub(super) fn cache_created(&self) -> u64 {
-        let block = super::cache::BLOCK_TOKENS;
+        let block = self.block_tokens;
         (self.prompt_tokens / block * block).saturating_sub(self.cached_tokens)
     }
 

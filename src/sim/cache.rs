@@ -1,119 +1,153 @@
-//! A replica's memory of prompts: which leading blocks of 16 tokens it has seen, so that one block
-//! here is one KV block of the engine. A block of pseudo tokens is 64 bytes.
+//! The blocks of a request's prompts, and the prefix memory of a replica without an engine.
 //!
-//! Two generations of block hashes stand for the LRU of a real cache: when the young one is full
-//! it becomes the old one, and a hit moves a block back to the young. One a replica, on the
-//! replica's thread; no I/O.
+//! A block is [`SimConfig::block_tokens`](super::SimConfig) tokens, real ones where there is a
+//! tokenizer. On the replica's thread; no I/O.
 
-use std::collections::HashSet;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::cell::RefCell;
 
-use super::call::Prompt;
-use super::token::hash;
-use crate::prompt::blocks::reusable_tokens;
+use super::call::{Call, Prompt};
+use super::exact::Exact;
+use crate::engine::{Chain, Holding, KvCache, KvEvent};
+use crate::prompt::blocks;
 
-/// Bytes of prompt text in a block.
-pub(super) const BLOCK_BYTES: usize = 64;
-/// Pseudo tokens in a block.
-pub(super) const BLOCK_TOKENS: u64 = (BLOCK_BYTES / super::token::TOKEN_BYTES) as u64;
-
-/// The key is a hash already.
-#[derive(Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, _: &[u8]) {}
-    fn write_u64(&mut self, key: u64) {
-        self.0 = key;
-    }
+/// What an engine is asked to do for one prompt.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// The prompt's tokens, and those of the answer as far as a later prompt would have them.
+    pub(super) ids: Vec<u32>,
+    /// The chain of their blocks.
+    pub(super) chain: Chain,
+    pub(super) prompt_tokens: u64,
+    /// Tokens of its longest answer.
+    pub(super) output_tokens: u64,
+    /// Answers.
+    pub(super) width: u64,
 }
 
-type Blocks = HashSet<u64, BuildHasherDefault<Identity>>;
+/// The parts of a call, one for each prompt.
+pub(super) fn parts(call: &Call, exact: Option<&Exact>, block_tokens: u64) -> Vec<Part> {
+    let mut hashes = Vec::new();
+    let part = |(index, prompt): (usize, &Prompt)| {
+        let choices = || call.choices.iter().filter(move |choice| choice.prompt == index);
+        let mut ids = prompt.ids();
+        let prompt_tokens = ids.len() as u64;
+        if let (Some(exact), Some(_), 1) = (exact, &prompt.real, choices().count()) {
+            // A word of the answer is a token of it, and many of the tokenizer's: as many of these
+            // as there are of those stand for it.
+            for choice in choices() {
+                let text = String::from_utf8(call.text(choice, choice.tokens)).unwrap_or_default();
+                let answer = exact.ids_of_text(&text);
+                ids.extend(answer.into_iter().take(choice.tokens as usize));
+            }
+        }
+        hashes.clear();
+        blocks::of_tokens(call.root, &ids, block_tokens as usize, &mut hashes);
+        let output_tokens = choices().map(|choice| choice.tokens).max().unwrap_or(1);
+        let (chain, width) = (Chain::from(hashes.as_slice()), choices().count().max(1) as u64);
+        Part { ids, chain, prompt_tokens, output_tokens, width }
+    };
+    call.prompts.iter().enumerate().map(part).collect()
+}
 
-/// The block memory of one replica.
+/// The prefix memory of a replica whose requests run without a model of its memory: any number of
+/// them, so they hold nothing, and what they have seen is forgotten by age alone.
 pub(super) struct PrefixCache {
-    young: Blocks,
-    old: Blocks,
-    generation_blocks: usize,
+    blocks: RefCell<KvCache>,
+    block_tokens: u64,
 }
 
 impl PrefixCache {
-    /// A memory of about `blocks` blocks.
-    pub(super) fn new(blocks: u64) -> PrefixCache {
-        let generation_blocks = usize::try_from(blocks / 2).unwrap_or(usize::MAX).max(1);
-        PrefixCache { young: Blocks::default(), old: Blocks::default(), generation_blocks }
+    /// A memory of so many blocks.
+    pub(super) fn new(blocks: u64, block_tokens: u64) -> PrefixCache {
+        PrefixCache { blocks: RefCell::new(KvCache::new(blocks)), block_tokens }
     }
 
-    /// Remembers a prompt and returns how many of its leading tokens were known.
-    pub(super) fn visit_prompt(&mut self, salt: u64, prompt: &Prompt) -> u64 {
-        match &prompt.real {
-            // Adapter and salt are in the hashes.
-            Some(real) => {
-                self.visit(real.blocks.iter().map(|block| *block as u64), prompt.tokens())
-            }
-            None => self.visit_text(salt, &prompt.text),
+    /// Remembers the first `tokens` of a chain; returns how many were known of those that the
+    /// cache may spare an engine.
+    pub(super) fn visit(&self, id: u64, chain: &Chain, tokens: u64) -> u64 {
+        let mut cache = self.blocks.borrow_mut();
+        let reusable = blocks::reusable_tokens(tokens, self.block_tokens) / self.block_tokens;
+        let reusable = chain.len().min(reusable as usize);
+        let hit = cache.lookup(chain.get(..reusable).unwrap_or_default());
+        let mut holding = cache.acquire(&hit);
+        let full = tokens / self.block_tokens;
+        if cache.take(&mut holding, full.saturating_sub(hit.blocks)) {
+            cache.store(&mut holding, id, chain, full);
         }
+        cache.release(&mut holding);
+        hit.blocks * self.block_tokens
     }
 
-    fn visit_text(&mut self, salt: u64, text: &[u8]) -> u64 {
-        let mut parent = salt;
-        let blocks = text.chunks_exact(BLOCK_BYTES).map(|block| {
-            parent = hash(parent, block);
-            parent
-        });
-        self.visit(blocks, super::token::count(text))
-    }
-
-    /// Remembers chained hashes of the blocks of a prompt of `tokens`. The last token is never
-    /// served from the cache, as in vLLM.
-    fn visit(&mut self, blocks: impl Iterator<Item = u64>, tokens: u64) -> u64 {
-        let mut hits = 0;
-        let mut unbroken = true;
-        for block in blocks {
-            let known = self.young.contains(&block) || self.old.contains(&block);
-            unbroken &= known;
-            hits += u64::from(unbroken);
-            self.keep(block);
+    /// Remembers the first `tokens` of a chain whose prompt was remembered before.
+    pub(super) fn extend(&self, id: u64, chain: &Chain, tokens: u64) {
+        let mut cache = self.blocks.borrow_mut();
+        let full = (tokens / self.block_tokens).min(chain.len() as u64);
+        let hit = cache.lookup(chain.get(..full as usize).unwrap_or_default());
+        let mut holding: Holding = cache.acquire(&hit);
+        if cache.take(&mut holding, full - hit.blocks) {
+            cache.store(&mut holding, id, chain, full);
         }
-        (hits * BLOCK_TOKENS).min(reusable_tokens(tokens, BLOCK_TOKENS))
+        cache.release(&mut holding);
     }
 
-    fn keep(&mut self, block: u64) {
-        if self.young.insert(block) && self.young.len() >= self.generation_blocks {
-            self.old = std::mem::take(&mut self.young);
-            self.young.insert(block);
-        }
+    /// Forgets everything.
+    pub(super) fn reset(&self) -> bool {
+        self.blocks.borrow_mut().reset()
+    }
+
+    pub(super) fn record_events(&self) {
+        self.blocks.borrow_mut().record_events(true);
+    }
+
+    pub(super) fn take_events(&self, out: &mut Vec<KvEvent>) {
+        self.blocks.borrow_mut().take_events(out);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prompt::blocks::Root;
+
+    fn chain(adapter: Option<&str>, ids: &[u32]) -> Chain {
+        let mut hashes = Vec::new();
+        blocks::of_tokens(Root::new(adapter, None), ids, 16, &mut hashes);
+        hashes.into()
+    }
 
     #[test]
     fn a_repeat_hits_all_whole_blocks_but_the_last_token() {
-        let mut cache = PrefixCache::new(100);
-        let prompt = vec![b'a'; 300];
-        assert_eq!(cache.visit_text(0, &prompt), 0);
-        assert_eq!(cache.visit_text(0, &prompt), 64);
-        assert_eq!(cache.visit_text(0, &prompt[..256]), 48, "the last token is always computed");
-        assert_eq!(cache.visit_text(1, &prompt), 0, "another adapter shares nothing");
-        let mut other = prompt.clone();
-        other[70] = b'b';
-        assert_eq!(cache.visit_text(0, &other), 16);
+        let cache = PrefixCache::new(100, 16);
+        let mut ids = [7; 75];
+        let visit = |adapter, ids: &[u32]| cache.visit(1, &chain(adapter, ids), ids.len() as u64);
+        assert_eq!(visit(None, &ids), 0);
+        assert_eq!(visit(None, &ids), 64);
+        assert_eq!(visit(None, &ids[..64]), 48, "the last token is always computed");
+        assert_eq!(visit(Some("a"), &ids), 0, "another adapter shares nothing");
+        ids[17] = 8;
+        assert_eq!(visit(None, &ids), 16);
     }
 
     #[test]
     fn it_forgets_what_no_longer_fits() {
-        let mut cache = PrefixCache::new(8);
-        let first = vec![b'a'; 192];
-        cache.visit_text(0, &first);
-        for seed in 1..20 {
-            cache.visit_text(seed, &first);
+        let cache = PrefixCache::new(8, 16);
+        let old = chain(None, &[1; 48]);
+        cache.visit(1, &old, 48);
+        assert_eq!(cache.visit(1, &old, 48), 32);
+        for other in 2..5 {
+            cache.visit(1, &chain(None, &[other; 48]), 48);
         }
-        assert_eq!(cache.visit_text(0, &first), 0);
+        assert_eq!(cache.visit(1, &old, 48), 0);
+        cache.visit(1, &chain(None, &[9; 160]), 160);
+        assert_eq!(cache.visit(1, &old, 48), 32, "what is larger than all is not kept");
+    }
+
+    #[test]
+    fn an_answer_is_found_by_the_next_turn() {
+        let cache = PrefixCache::new(100, 16);
+        let chain = chain(None, &[3; 96]);
+        cache.visit(1, &chain, 40);
+        cache.extend(1, &chain, 90);
+        assert_eq!(cache.visit(2, &chain, 96), 80);
     }
 }

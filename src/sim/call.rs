@@ -15,6 +15,9 @@ use super::config::SimConfig;
 use super::errors::Refusal;
 use super::exact::{Exact, Real};
 use super::token::{self, WORD_BYTES, token_text};
+use crate::openai;
+use crate::openai::json::Kind;
+use crate::prompt::blocks::Root;
 
 /// Which API was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +129,9 @@ pub(super) struct Call {
     pub(super) prompts: Vec<Prompt>,
     pub(super) choices: Vec<Choice>,
     pub(super) tool: Option<ToolCall>,
+    pub(super) cache_salt: Option<String>,
+    /// What the blocks of its prompts start from.
+    pub(super) root: Root,
 }
 
 impl Call {
@@ -153,7 +159,7 @@ impl Call {
         }
         let mut prompts = read_prompts(api, &body, json)?;
         if let Some(exact) = exact {
-            exact.make_real(api, json, lora.then_some(&*model), &mut prompts);
+            exact.make_real(api, json, &mut prompts);
         }
         let max_tokens = limits(api, &body, &prompts, config)?;
         let limit = (max_tokens, is_open(&body, &prompts, max_tokens, config));
@@ -166,8 +172,11 @@ impl Call {
         let choices = (0..prompts.len() * width)
             .map(|c| plan(&body, &prompts[c / width], c, c / width, limit, tool.as_ref()))
             .collect();
+        let cache_salt = read_salt(json);
         Ok(Call {
             api,
+            root: Root::new(lora.then_some(&*model), cache_salt.as_deref()),
+            cache_salt,
             model,
             is_lora: lora,
             stream,
@@ -253,6 +262,12 @@ fn read_prompts(api: Api, body: &Body<'_>, json: &[u8]) -> Result<Vec<Prompt>, R
             one => Ok(vec![plain(one)]),
         },
     }
+}
+
+fn read_salt(json: &[u8]) -> Option<String> {
+    memchr::memmem::find(json, b"cache_salt")?;
+    let salt = openai::member(json, "cache_salt").filter(|salt| salt.kind == Kind::String)?;
+    openai::texts(salt.span.of(json)).pop()
 }
 
 fn members(json: &[u8]) -> usize {

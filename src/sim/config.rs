@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::engine::EngineParams;
+use crate::engine::EngineParams;
 
 /// How a replica's tokens are timed.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,8 +56,15 @@ pub struct SimConfig {
     pub loras: Vec<(String, String)>,
     /// Timing of the tokens.
     pub engine: EngineKind,
-    /// Blocks of 16 tokens in the KV pool and in the prefix memory.
+    /// Blocks in the KV pool and in the prefix memory.
     pub blocks: u64,
+    /// Tokens in a block.
+    pub block_tokens: u64,
+    /// Adapters that a modelled engine has resident at once (`--max-loras`).
+    pub loras_max: u32,
+    /// KV events of replica `i` are published on this port + 2i, and replayed on the one after.
+    /// `None` = there are none.
+    pub kv_events_port: Option<u16>,
     /// Longest prompt and answer together, in tokens.
     pub model_len_max: u64,
     /// Bearer key asked for under `/v1`.
@@ -84,6 +91,9 @@ impl Default for SimConfig {
             loras: Vec::new(),
             engine: EngineKind::instant(),
             blocks: EngineParams::a100_8b().blocks,
+            block_tokens: EngineParams::a100_8b().block_tokens,
+            loras_max: EngineParams::a100_8b_lora().adapter_slots,
+            kv_events_port: None,
             model_len_max: 32_768,
             api_key: None,
             tokenizer: None,

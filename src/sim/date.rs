@@ -18,6 +18,11 @@ pub(super) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
+/// Seconds since 1970 with their fraction.
+pub(super) fn unix_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+}
+
 /// Appends the whole field line.
 pub(super) fn append(out: &mut Vec<u8>) {
     let now = unix_seconds();

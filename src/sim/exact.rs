@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use super::call::{Api, Prompt};
 use super::date;
-use crate::openai::json::Kind;
 use crate::openai::{self, Call, Endpoint, read_call};
-use crate::prompt::blocks::{self, BlockHash, Root};
+use crate::prompt::blocks::Root;
 use crate::prompt::model::{Ask, Model};
 use crate::prompt::segments::SegmentCache;
 use crate::prompt::work::{Terms, Work};
@@ -31,8 +30,6 @@ pub(super) struct Exact {
 #[derive(Debug)]
 pub(super) struct Real {
     pub(super) ids: Vec<u32>,
-    /// Chained hashes of its full blocks.
-    pub(super) blocks: Vec<BlockHash>,
 }
 
 impl Exact {
@@ -65,13 +62,7 @@ impl Exact {
     }
 
     /// Makes the prompts of a generation request real; leaves them as they are where it cannot.
-    pub(super) fn make_real(
-        &self,
-        api: Api,
-        body: &[u8],
-        adapter: Option<&str>,
-        prompts: &mut [Prompt],
-    ) {
+    pub(super) fn make_real(&self, api: Api, body: &[u8], prompts: &mut [Prompt]) {
         let endpoint = match api {
             Api::Chat => Endpoint::ChatCompletions,
             Api::Completions => Endpoint::Completions,
@@ -83,9 +74,6 @@ impl Exact {
         if lists.len() != prompts.len() {
             return;
         }
-        let salt = openai::member(body, "cache_salt").filter(|salt| salt.kind == Kind::String);
-        let salt = salt.and_then(|salt| openai::texts(salt.span.of(body)).pop());
-        let root = Root::new(adapter, salt.as_deref());
         let as_ids = matches!(
             call.prompt,
             openai::Prompt::Tokens { .. } | openai::Prompt::TokenLists { .. }
@@ -94,10 +82,18 @@ impl Exact {
             if let Some(text) = as_ids.then(|| self.text(&ids)).flatten() {
                 prompt.retell(text.into_bytes());
             }
-            let mut hashes = Vec::new();
-            blocks::of_tokens(root, &ids, super::cache::BLOCK_TOKENS as usize, &mut hashes);
-            prompt.real = Some(Real { ids, blocks: hashes });
+            prompt.real = Some(Real { ids });
         }
+    }
+
+    /// The ids of a plain text, as it would come within a longer one.
+    pub(super) fn ids_of_text(&self, text: &str) -> Vec<u32> {
+        let mut ids = Vec::new();
+        // What cannot be encoded has no ids.
+        if self.model.tokenizer().encode_ordinary(text, &mut ids).is_err() {
+            ids.clear();
+        }
+        ids
     }
 
     /// The text of token ids; `None` for an id that the tokenizer does not have.

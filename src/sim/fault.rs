@@ -78,6 +78,14 @@ pub enum Kind {
     Coalesce,
     /// `usage` takes the form of `shape`.
     UsageShape,
+    /// The next `count` batches of KV events are not sent, though they can be replayed.
+    KvDrop,
+    /// Of `count` batches of KV events each is sent after the one behind it.
+    KvReorder,
+    /// `count` batches of KV events are no MessagePack; they can be replayed as they were.
+    KvGarbage,
+    /// The cache is empty and its events are numbered from 0, as after a restart.
+    KvRestart,
 }
 
 /// Forms of `usage` that engines have been seen to send.
@@ -171,7 +179,13 @@ impl Fault {
     /// Whether it is a state of the replica rather than of a request.
     pub(super) fn is_state(&self) -> bool {
         use Kind::{Backlog, Freeze, LyingGauges, None, Refuse};
-        matches!(self.kind, None | Refuse | Backlog | Freeze | LyingGauges)
+        matches!(self.kind, None | Refuse | Backlog | Freeze | LyingGauges) || self.is_of_events()
+    }
+
+    /// Whether it strikes KV events.
+    pub(super) fn is_of_events(&self) -> bool {
+        use Kind::{KvDrop, KvGarbage, KvReorder, KvRestart};
+        matches!(self.kind, KvDrop | KvReorder | KvGarbage | KvRestart)
     }
 }
 

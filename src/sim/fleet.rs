@@ -17,6 +17,7 @@ use super::config::{OnTerm, SimConfig};
 use super::door;
 use super::exact::Exact;
 use super::fault::Fault;
+use super::kv_events::KvEvents;
 use super::pace::Clock;
 use super::replica::{DoorState, Replica};
 use super::stats::Stats;
@@ -49,6 +50,8 @@ struct Mailbox {
 /// What the threads of a fleet share.
 pub(super) struct Shared {
     addrs: Vec<SocketAddr>,
+    /// Of the KV events of each replica, where they are published.
+    kv_addrs: Vec<(SocketAddr, SocketAddr)>,
     mailboxes: Vec<Mailbox>,
 }
 
@@ -93,9 +96,14 @@ impl Fleet {
         let model = config.tokenizer.as_deref().map(|folder| Model::load(folder, None));
         let model = model.transpose().map_err(io::Error::other)?.map(Arc::new);
         let mut listeners = Vec::new();
-        for &port in &config.ports {
+        let mut kv_doors = Vec::new();
+        for (i, &port) in config.ports.iter().enumerate() {
             listeners.push(door::bind(SocketAddr::new(config.host, port))?);
+            if let Some(base) = config.kv_events_port {
+                kv_doors.push(bind_kv(&config, base, i)?);
+            }
         }
+        let kv_addrs = kv_doors.iter().map(KvDoors::addrs).collect::<io::Result<Vec<_>>>()?;
         let addrs =
             listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         let mut bells = Vec::new();
@@ -106,11 +114,12 @@ impl Fleet {
             mailboxes.push(Mailbox { commands: Mutex::default(), bell: Mutex::new(near) });
             bells.push(far);
         }
-        let shared = Arc::new(Shared { addrs, mailboxes });
+        let shared = Arc::new(Shared { addrs, kv_addrs, mailboxes });
         let config = Arc::new(config);
-        let mut doors: Vec<Vec<(usize, TcpListener)>> = (0..threads).map(|_| Vec::new()).collect();
-        for (i, listener) in listeners.into_iter().enumerate() {
-            doors[i % threads].push((i, listener));
+        let mut doors: Vec<Vec<Doors>> = (0..threads).map(|_| Vec::new()).collect();
+        let mut kv_doors = kv_doors.into_iter();
+        for (replica, listener) in listeners.into_iter().enumerate() {
+            doors[replica % threads].push(Doors { replica, listener, kv: kv_doors.next() });
         }
         let mut joins = Vec::new();
         for (index, (doors, bell)) in doors.into_iter().zip(bells).enumerate() {
@@ -122,6 +131,36 @@ impl Fleet {
         let fallback = fallback.map(|cause| cause.to_string());
         Ok(SimHandle { shared, joins, fallback })
     }
+}
+
+/// The sockets of one replica.
+struct Doors {
+    replica: usize,
+    listener: TcpListener,
+    kv: Option<KvDoors>,
+}
+
+/// Where its KV events are published and replayed.
+struct KvDoors {
+    events: TcpListener,
+    replay: TcpListener,
+}
+
+impl KvDoors {
+    fn addrs(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        Ok((self.events.local_addr()?, self.replay.local_addr()?))
+    }
+}
+
+/// Binds both ports of a replica: two behind one another from `base` on, or any if that is 0.
+fn bind_kv(config: &SimConfig, base: u16, replica: usize) -> io::Result<KvDoors> {
+    let port = |more: usize| match base {
+        0 => Ok(0),
+        _ => u16::try_from(usize::from(base) + 2 * replica + more)
+            .map_err(|_| io::Error::other("the ports of KV events go beyond 65535")),
+    };
+    let bind = |port: u16| door::bind(SocketAddr::new(config.host, port));
+    Ok(KvDoors { events: bind(port(0)?)?, replay: bind(port(1)?)? })
 }
 
 /// Two ends of a loopback connection.
@@ -157,6 +196,12 @@ impl SimHandle {
     #[must_use]
     pub fn addr(&self, replica: usize) -> SocketAddr {
         self.shared.addrs[replica]
+    }
+
+    /// Addresses at which a replica publishes its KV events and replays them, if it does.
+    #[must_use]
+    pub fn kv_addrs(&self, replica: usize) -> Option<(SocketAddr, SocketAddr)> {
+        self.shared.kv_addrs.get(replica).copied()
     }
 
     /// Why the fleet runs on epoll instead of io_uring, if it does.
@@ -226,7 +271,7 @@ struct Thread {
     index: usize,
     config: Arc<SimConfig>,
     shared: Arc<Shared>,
-    doors: Vec<(usize, TcpListener)>,
+    doors: Vec<Doors>,
     bell: TcpStream,
     model: Option<Arc<Model>>,
 }
@@ -248,12 +293,16 @@ impl Thread {
             Rc::new(Exact::new(model, self.config.model_len_max))
         });
         let mut replicas = Vec::new();
-        for (i, listener) in self.doors {
+        for Doors { replica: i, listener, kv } in self.doors {
             let port = listener.local_addr()?.port();
             let (config, shared) = (Arc::clone(&self.config), Arc::clone(&self.shared));
-            let replica = Rc::new(Replica::new(port, config, shared, clock, exact.clone()));
+            let kv_events = kv.map(|doors| KvEvents::open(doors.events, doors.replay, &config));
+            let kv_events = kv_events.transpose()?;
+            let exact = exact.clone();
+            let replica = Rc::new(Replica::new(port, config, shared, clock, exact, kv_events));
             if let Some(engine) = &replica.engine {
-                net::spawn(Rc::clone(engine).drive());
+                let told = Rc::clone(&replica);
+                net::spawn(Rc::clone(engine).drive(move |engine| told.stepped(engine)));
             }
             net::spawn(door::keep(Rc::clone(&replica), listener));
             replicas.push((i, replica));

@@ -6,28 +6,23 @@
 use std::rc::Rc;
 
 use super::answer::{Answer, quoted};
+use super::cache::parts;
 use super::call::{Api, Call, Finish, Shown};
 use super::config::OnTerm;
-use super::engine::Work;
 use super::errors::Refusal;
 use super::fault::Kind;
 use super::replica::{Replica, Ticket};
 use super::stats::add;
 use super::wire::{End, Wire};
-use super::{chat, date, messages, responses, token};
+use super::{chat, date, messages, responses};
 
 /// Answers a checked request.
 pub(super) async fn generate(wire: &mut Wire, call: &Call, id: Option<&str>) -> Result<(), End> {
     let replica = Rc::clone(&wire.replica);
     let mut answer = begin(wire, call, id);
-    let work = Work {
-        id: replica.fresh_id(),
-        prompt_tokens: answer.prompt_tokens,
-        cached_tokens: answer.cached_tokens,
-        output_tokens: call.steps(),
-        width: call.choices.len() as u64,
-    };
-    let ticket = replica.admit(work, call.is_lora.then_some(&*call.model));
+    let parts = parts(call, replica.exact.as_deref(), replica.config.block_tokens);
+    let lora = call.is_lora.then_some(&*call.model);
+    let ticket = replica.admit(parts, lora, call.cache_salt.as_deref());
     let mut steps = 0;
     let ended = if call.stream {
         stream(wire, &mut answer, &ticket, &mut steps).await
@@ -72,8 +67,6 @@ fn begin<'c>(wire: &Wire, call: &'c Call, id: Option<&str>) -> Answer<'c> {
     let id = format!("{id_prefix}{bare_id}");
     let created = date::unix_seconds();
     let model_json = quoted(&call.model);
-    let salt = if call.is_lora { token::hash(1, call.model.as_bytes()) } else { 0 };
-    let cached = call.prompts.iter().map(|p| replica.visit_prefix(salt, p)).sum();
     let fault = wire.fault.as_ref();
     Answer {
         call,
@@ -82,7 +75,8 @@ fn begin<'c>(wire: &Wire, call: &'c Call, id: Option<&str>) -> Answer<'c> {
         bare_id,
         created,
         prompt_tokens: call.prompt_tokens(),
-        cached_tokens: cached,
+        cached_tokens: 0,
+        block_tokens: replica.config.block_tokens,
         details: replica.config.prompt_tokens_details,
         usage_shape: fault.and_then(|f| f.shape.filter(|_| f.kind == Kind::UsageShape)),
         model_json,
@@ -126,6 +120,7 @@ async fn stream(
         return error_event(wire, &Refusal::queue_full()).await;
     }
     let mut ready = tokens(wire, ticket, 1).await?;
+    answer.cached_tokens = ticket.count_cached();
     let mut number = open(wire, answer).await?;
     let (mut dies, total) = (None, call.steps());
     if wire.kind() == Kind::ErrorMidStream {
@@ -248,6 +243,7 @@ async fn whole(
             break;
         }
     }
+    answer.cached_tokens = ticket.count_cached();
     wire.body.clear();
     let out = &mut wire.body;
     match (answer.call.api, answer.call.choices.first()) {

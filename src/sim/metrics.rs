@@ -3,12 +3,8 @@
 
 use std::fmt::Write;
 
-use super::cache::BLOCK_TOKENS;
 use super::date;
 use super::replica::Replica;
-
-/// Slots for adapters, as `--max-loras` of the GPU lab.
-const LORAS_MAX: usize = 8;
 
 /// Appends the text.
 pub(super) fn write(replica: &Replica, out: &mut Vec<u8>) {
@@ -54,8 +50,9 @@ fn gauges(replica: &Replica, page: &mut Page<'_>) {
     page.sample("num_requests_waiting", "", &say(waiting as f64));
     let name = "num_requests_waiting_by_reason";
     page.family(name, "gauge", "Number of waiting requests by reason.");
-    page.sample(name, ",reason=\"capacity\"", &say(waiting as f64));
-    page.sample(name, ",reason=\"deferred\"", &say(0.0));
+    let deferred = replica.engine.as_ref().map_or(0, |host| host.engine().waiting_for_adapter());
+    page.sample(name, ",reason=\"capacity\"", &say(waiting.saturating_sub(deferred) as f64));
+    page.sample(name, ",reason=\"deferred\"", &say(deferred as f64));
     page.family("engine_sleep_state", "gauge", "Engine sleep state.");
     for (state, on) in [("awake", 1.0), ("weights_offloaded", 0.0), ("discard_all", 0.0)] {
         let more = format!(",sleep_state=\"{state}\"");
@@ -72,8 +69,9 @@ fn counters(replica: &Replica, page: &mut Page<'_>) {
     page.counter("prefix_cache_queries_total", queries, &[("", prompt)]);
     let hits = "Prefix cache hits, in terms of number of cached tokens.";
     page.counter("prefix_cache_hits_total", hits, &[("", cached)]);
-    let preemptions = "Cumulative number of preemption from the engine.";
-    page.counter("num_preemptions_total", preemptions, &[("", 0)]);
+    let help = "Cumulative number of preemption from the engine.";
+    let preemptions = replica.engine.as_ref().map_or(0, |host| host.engine().preemptions());
+    page.counter("num_preemptions_total", help, &[("", preemptions)]);
     page.counter("prompt_tokens_total", "Number of prefill tokens processed.", &[("", prompt)]);
     page.counter(
         "prompt_tokens_by_source_total",
@@ -106,19 +104,20 @@ fn infos(replica: &Replica, page: &mut Page<'_>) {
     busy.sort();
     busy.dedup();
     let names = busy.join(",");
+    let loras_max = replica.config.loras_max;
     page.family("lora_requests_info", "gauge", "Running stats on lora requests.");
     let now = date::unix_seconds() as f64;
     let _ = writeln!(
         page.text,
-        "vllm:lora_requests_info{{max_lora=\"{LORAS_MAX}\",running_lora_adapters=\"{names}\",\
+        "vllm:lora_requests_info{{max_lora=\"{loras_max}\",running_lora_adapters=\"{names}\",\
          waiting_lora_adapters=\"{names}\"}} {now:?}"
     );
-    let blocks = replica.config.blocks;
-    let tokens = blocks * BLOCK_TOKENS;
+    let (blocks, block_tokens) = (replica.config.blocks, replica.config.block_tokens);
+    let tokens = blocks * block_tokens;
     page.family("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig");
     let _ = writeln!(
         page.text,
-        "vllm:cache_config_info{{block_size=\"{BLOCK_TOKENS}\",cache_dtype=\"auto\",\
+        "vllm:cache_config_info{{block_size=\"{block_tokens}\",cache_dtype=\"auto\",\
          enable_prefix_caching=\"True\",engine=\"0\",gpu_memory_utilization=\"0.9\",\
          kv_cache_size_tokens=\"{tokens}\",num_cpu_blocks=\"None\",num_gpu_blocks=\"{blocks}\",\
          prefix_caching_hash_algo=\"sha256\",sliding_window=\"None\"}} 1.0"

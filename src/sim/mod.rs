@@ -8,8 +8,9 @@
 //! | `routes`, `errors`, `metrics` | paths, refusals in vLLM's words, `/metrics` |
 //! | `body`, `call` | what a request asks for; the answer is planned before its first byte |
 //! | `exact` | prompts as a real tokenizer counts them, when one is given |
-//! | `generate`, `pace`, [`engine`] | admitted, paced, sent, released |
+//! | `generate`, `pace` | admitted, paced by an [`engine`](crate::engine), sent, released |
 //! | `answer`, `chat`, `messages`, `responses` | the shapes of the APIs |
+//! | `kv_events`, `kv_sockets` | what the cache does, published as vLLM does |
 //! | `wire`, `date`, `gzip` | heads, chunks, and the faults that strike bytes |
 //! | `fault`, `replica`, `cache`, `stats`, `token`, `config` | state and values |
 //!
@@ -27,13 +28,14 @@ mod config;
 mod connection;
 mod date;
 mod door;
-pub mod engine;
 mod errors;
 mod exact;
 mod fault;
 mod fleet;
 mod generate;
 mod gzip;
+mod kv_events;
+mod kv_sockets;
 mod messages;
 mod metrics;
 mod pace;

@@ -3,13 +3,14 @@
 //! Owns the engine of a modelled replica. On the replica's thread; reads the clock that it is
 //! given; no sockets.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::engine::{Engine, EngineParams, Progress, Work};
+use crate::engine::{Engine, EngineParams, Progress, Work};
 use crate::net;
 
 /// Microseconds since the start of a thread.
@@ -51,9 +52,11 @@ impl Signal {
     }
 }
 
+/// A request's part in an engine, as its task sees it.
 #[derive(Default)]
 struct Slot {
     generated: Cell<u64>,
+    cached_tokens: Cell<u64>,
     signal: Signal,
 }
 
@@ -75,32 +78,62 @@ impl EngineHost {
         }
     }
 
-    /// Running, waiting, share of the blocks in use.
-    pub(super) fn load(&self) -> (u64, u64, f64) {
-        let engine = self.engine.borrow();
-        (engine.running(), engine.waiting(), engine.kv_usage())
+    /// What the engine says of itself.
+    pub(super) fn engine(&self) -> RefMut<'_, Engine> {
+        self.engine.borrow_mut()
     }
 
-    /// Ends each step at its time; never returns.
-    pub(super) async fn drive(self: Rc<Self>) {
+    /// Ends each step at its time, and says when one is over; never returns.
+    pub(super) async fn drive(self: Rc<Self>, stepped: impl Fn(&mut Engine)) {
         let mut brought: Vec<Progress> = Vec::new();
         loop {
             let next_us = self.engine.borrow().next_us();
-            let Some(next_us) = next_us else {
-                std::future::poll_fn(|cx| self.work.poll(cx)).await;
-                continue;
-            };
             let now_us = self.clock.now_us();
-            if next_us > now_us {
-                net::sleep(Duration::from_micros(next_us - now_us)).await;
-            }
-            self.engine.borrow_mut().advance(self.clock.now_us(), &mut brought);
-            let slots = self.slots.borrow();
-            for progress in brought.drain(..) {
-                if let Some(slot) = slots.get(&progress.id) {
-                    slot.generated.set(progress.generated);
-                    slot.signal.ring();
+            match next_us {
+                None => std::future::poll_fn(|cx| self.work.poll(cx)).await,
+                Some(next_us) if next_us > now_us => {
+                    // Work may come that can begin sooner than an adapter is loaded.
+                    let mut slept = pin!(net::sleep(Duration::from_micros(next_us - now_us)));
+                    std::future::poll_fn(|cx| match slept.as_mut().poll(cx) {
+                        Poll::Ready(()) => Poll::Ready(()),
+                        Poll::Pending => self.work.poll(cx),
+                    })
+                    .await;
                 }
+                Some(_) => {}
+            }
+            let mut engine = self.engine.borrow_mut();
+            let steps = engine.steps();
+            engine.advance(self.clock.now_us(), &mut brought);
+            if engine.steps() > steps {
+                self.tell(&engine, &mut brought);
+                stepped(&mut engine);
+            }
+        }
+    }
+
+    fn tell(&self, engine: &Engine, brought: &mut Vec<Progress>) {
+        let slots = self.slots.borrow();
+        for progress in brought.drain(..) {
+            match progress {
+                Progress::First { id, cached_tokens, .. } => {
+                    if let Some(slot) = slots.get(&id) {
+                        slot.cached_tokens.set(cached_tokens);
+                    }
+                }
+                Progress::Finished { id, .. } => {
+                    if let Some(slot) = slots.get(&id) {
+                        slot.generated.set(u64::MAX);
+                        slot.signal.ring();
+                    }
+                }
+            }
+        }
+        for (id, slot) in slots.iter() {
+            if let Some(generated) = engine.generated(*id)
+                && slot.generated.replace(generated) != generated
+            {
+                slot.signal.ring();
             }
         }
     }
@@ -110,11 +143,11 @@ impl EngineHost {
 pub(super) enum Pace {
     /// The first token at `first_us`, then one every `itl_us`.
     Fixed { first_us: u64, itl_us: u64 },
-    /// As the engine goes.
-    Engine(Booking),
+    /// As the engine goes, with each of its prompts.
+    Engine(Vec<Booking>),
 }
 
-/// A request in an engine.
+/// A prompt in an engine.
 pub(super) struct Booking {
     id: u64,
     slot: Rc<Slot>,
@@ -125,26 +158,39 @@ impl Drop for Booking {
     fn drop(&mut self) {
         self.host.slots.borrow_mut().remove(&self.id);
         self.host.engine.borrow_mut().abort(self.id);
+        self.host.work.ring();
+    }
+}
+
+impl Booking {
+    /// Puts a prompt into the engine.
+    pub(super) fn new(host: &Rc<EngineHost>, work: Work) -> Booking {
+        let (id, slot) = (work.id, Rc::new(Slot::default()));
+        host.slots.borrow_mut().insert(id, Rc::clone(&slot));
+        host.engine.borrow_mut().submit(host.clock.now_us(), work);
+        host.work.ring();
+        Booking { id, slot, host: Rc::clone(host) }
     }
 }
 
 impl Pace {
-    /// Puts a request into the engine.
-    pub(super) fn book(host: &Rc<EngineHost>, work: Work) -> Pace {
-        let slot = Rc::new(Slot::default());
-        host.slots.borrow_mut().insert(work.id, Rc::clone(&slot));
-        host.engine.borrow_mut().submit(host.clock.now_us(), work);
-        host.work.ring();
-        Pace::Engine(Booking { id: work.id, slot, host: Rc::clone(host) })
-    }
-
     /// Tokens (of each choice) that are ready at `now_us`.
     pub(super) fn ready(&self, now_us: u64) -> u64 {
         match self {
             Pace::Fixed { first_us, .. } if now_us < *first_us => 0,
             Pace::Fixed { itl_us: 0, .. } => u64::MAX,
             Pace::Fixed { first_us, itl_us } => 1 + (now_us - first_us) / itl_us,
-            Pace::Engine(booking) => booking.slot.generated.get(),
+            Pace::Engine(bookings) => {
+                bookings.iter().map(|b| b.slot.generated.get()).min().unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    /// Tokens of the prompts that came from the engine's cache; known with the first token.
+    pub(super) fn cached_tokens(&self) -> u64 {
+        match self {
+            Pace::Fixed { .. } => 0,
+            Pace::Engine(bookings) => bookings.iter().map(|b| b.slot.cached_tokens.get()).sum(),
         }
     }
 
@@ -160,10 +206,9 @@ impl Pace {
 
     /// Ready when the engine brought something since the last time.
     pub(super) fn poll_engine(&self, cx: &mut Context<'_>) -> Poll<()> {
-        match self {
-            Pace::Fixed { .. } => Poll::Pending,
-            Pace::Engine(booking) => booking.slot.signal.poll(cx),
-        }
+        let Pace::Engine(bookings) = self else { return Poll::Pending };
+        let rung = bookings.iter().filter(|b| b.slot.signal.poll(cx).is_ready()).count();
+        if rung > 0 { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

@@ -5,16 +5,17 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::cache::{BLOCK_TOKENS, PrefixCache};
-use super::call::Prompt;
+use super::cache::{Part, PrefixCache};
 use super::config::{EngineKind, OnTerm, SimConfig};
-use super::engine::Work;
 use super::exact::Exact;
 use super::fault::{Fault, Kind};
 use super::fleet::Shared;
-use super::pace::{Clock, EngineHost, Pace, Signal};
+use super::kv_events::KvEvents;
+use super::pace::{Booking, Clock, EngineHost, Pace, Signal};
 use super::stats::{Counters, Stats, add};
+use crate::engine::{Chain, Engine, KvEvent, Work};
 
 /// An adapter that the replica has loaded.
 #[derive(Clone)]
@@ -49,7 +50,15 @@ pub(super) struct Replica {
     /// Rises with each change of the fault, so that a stall knows that it is over.
     pub(super) fault_epoch: Cell<u64>,
     pub(super) terminating: Cell<Option<OnTerm>>,
-    cache: RefCell<PrefixCache>,
+    /// What is published of the cache, where it is.
+    pub(super) kv_events: Option<KvEvents>,
+    /// A restart is due.
+    restarting: Cell<bool>,
+    /// Scratch.
+    told: RefCell<Vec<KvEvent>>,
+    /// Names of adapters by number.
+    lora_numbers: RefCell<Vec<String>>,
+    cache: PrefixCache,
     fault: RefCell<Option<Rc<Fault>>>,
     fault_left: Cell<u64>,
     in_flight: Cell<u64>,
@@ -64,15 +73,23 @@ impl Replica {
         shared: Arc<Shared>,
         clock: Clock,
         exact: Option<Rc<Exact>>,
+        kv_events: Option<KvEvents>,
     ) -> Replica {
         let engine = match &config.engine {
             EngineKind::Fixed { .. } => None,
             EngineKind::Modelled(params) => {
                 let mut params = params.clone();
                 params.blocks = config.blocks;
+                params.block_tokens = config.block_tokens;
+                params.adapter_slots = config.loras_max;
                 Some(Rc::new(EngineHost::new(params, clock)))
             }
         };
+        let cache = PrefixCache::new(config.blocks, config.block_tokens);
+        if kv_events.is_some() {
+            cache.record_events();
+            engine.iter().for_each(|host| host.engine().record_events(true));
+        }
         let loras = config.loras.iter();
         let loras = loras.map(|(name, path)| Lora { name: name.clone(), path: path.clone() });
         Replica {
@@ -88,7 +105,11 @@ impl Replica {
             door_changed: Signal::default(),
             fault_epoch: Cell::new(0),
             terminating: Cell::new(None),
-            cache: RefCell::new(PrefixCache::new(config.blocks)),
+            kv_events,
+            restarting: Cell::new(false),
+            told: RefCell::default(),
+            lora_numbers: RefCell::default(),
+            cache,
             fault: RefCell::default(),
             fault_left: Cell::new(0),
             in_flight: Cell::new(0),
@@ -98,7 +119,7 @@ impl Replica {
         }
     }
 
-    /// Sets or clears the fault.
+    /// Sets or clears the fault; one of KV events without them is none.
     pub(super) fn set_fault(&self, fault: Fault) {
         self.fault_epoch.set(self.fault_epoch.get() + 1);
         let door = match fault.kind {
@@ -109,8 +130,14 @@ impl Replica {
         if self.door.replace(door) != door {
             self.door_changed.ring();
         }
+        if let Some(kv_events) = &self.kv_events {
+            kv_events.publisher.set_fault(fault.kind, fault.count.unwrap_or(u64::MAX));
+            self.restarting.set(fault.kind == Kind::KvRestart);
+            self.restart();
+        }
         self.fault_left.set(fault.count.unwrap_or(u64::MAX));
-        *self.fault.borrow_mut() = (fault.kind != Kind::None).then(|| Rc::new(fault));
+        let none = fault.kind == Kind::None || fault.is_of_events();
+        *self.fault.borrow_mut() = (!none).then(|| Rc::new(fault));
     }
 
     /// The fault that strikes a request of `path`, counted down.
@@ -147,7 +174,10 @@ impl Replica {
     /// Running, waiting, share of KV blocks in use by live requests.
     pub(super) fn load(&self) -> (u64, u64, f64) {
         match &self.engine {
-            Some(host) => host.load(),
+            Some(host) => {
+                let engine = host.engine();
+                (engine.running(), engine.waiting(), engine.kv_usage())
+            }
             None => {
                 let used = self.blocks_held.get() as f64 / self.config.blocks.max(1) as f64;
                 (self.in_flight.get(), 0, used.min(1.0))
@@ -160,44 +190,174 @@ impl Replica {
         self.counters.copy(self.port, running, waiting)
     }
 
-    /// Looks the prompt up in the prefix memory and remembers it.
-    pub(super) fn visit_prefix(&self, salt: u64, prompt: &Prompt) -> u64 {
-        self.cache.borrow_mut().visit_prompt(salt, prompt)
+    /// Forgets the prefix cache; false while requests hold blocks of it.
+    pub(super) fn reset_prefix_cache(&self) -> bool {
+        match &self.engine {
+            Some(host) => host.engine().reset_prefix_cache(),
+            None => {
+                let done = self.cache.reset();
+                self.publish_visits();
+                done
+            }
+        }
     }
 
-    /// Takes a request into the engine.
-    pub(super) fn admit(self: &Rc<Self>, work: Work, lora: Option<&str>) -> Ticket {
-        add(&self.counters.prompt_tokens, work.prompt_tokens);
-        add(&self.counters.cached_tokens, work.cached_tokens);
+    /// Publishes what the engine has told of its cache.
+    pub(super) fn stepped(&self, engine: &mut Engine) {
+        let Some(kv_events) = &self.kv_events else { return };
+        let mut told = self.told.borrow_mut();
+        engine.take_events(&mut told);
+        kv_events.publish(engine.steps(), &told);
+        told.clear();
+        self.restart_engine(engine);
+    }
+
+    /// Forgets everything as after a restart, if one is due; what runs ends first.
+    fn restart(&self) {
+        match &self.engine {
+            Some(host) => self.restart_engine(&mut host.engine()),
+            None if self.restarting.take() => {
+                self.cache.reset();
+                self.cache.take_events(&mut Vec::new());
+                self.kv_events.iter().for_each(KvEvents::restart);
+            }
+            None => {}
+        }
+    }
+
+    fn restart_engine(&self, engine: &mut Engine) {
+        if self.restarting.get() && engine.running() + engine.waiting() == 0 {
+            self.restarting.set(false);
+            engine.restart();
+            self.kv_events.iter().for_each(KvEvents::restart);
+        }
+    }
+
+    fn publish_visits(&self) {
+        let Some(kv_events) = &self.kv_events else { return };
+        let mut told = self.told.borrow_mut();
+        self.cache.take_events(&mut told);
+        kv_events.publish(0, &told);
+        told.clear();
+    }
+
+    /// The number of an adapter, from 1.
+    fn lora_number(&self, name: &str) -> u32 {
+        let mut numbers = self.lora_numbers.borrow_mut();
+        let at = numbers.iter().position(|known| known == name).unwrap_or_else(|| {
+            numbers.push(name.to_owned());
+            numbers.len() - 1
+        });
+        at as u32 + 1
+    }
+
+    /// Takes the prompts of a request into the engine.
+    pub(super) fn admit(
+        self: &Rc<Self>,
+        parts: Vec<Part>,
+        lora: Option<&str>,
+        salt: Option<&str>,
+    ) -> Ticket {
+        let prompt_tokens = parts.iter().map(|part| part.prompt_tokens).sum();
+        add(&self.counters.prompt_tokens, prompt_tokens);
         add(&self.in_flight, 1);
-        let tokens = work.prompt_tokens.saturating_add(work.output_tokens * work.width);
-        let blocks = tokens.div_ceil(BLOCK_TOKENS);
+        let answers = |part: &Part| part.output_tokens.saturating_mul(part.width);
+        let tokens = parts.iter().map(|part| part.prompt_tokens.saturating_add(answers(part)));
+        let tokens = tokens.fold(0, u64::saturating_add);
+        let blocks = tokens.div_ceil(self.config.block_tokens);
         add(&self.blocks_held, blocks);
         if let Some(name) = lora {
             self.loras_busy.borrow_mut().push(name.to_owned());
         }
-        let pace = match (&self.engine, &self.config.engine) {
-            (Some(host), _) => Pace::book(host, work),
-            (None, EngineKind::Fixed { ttft, itl }) => Pace::Fixed {
-                first_us: self.clock.now_us() + ttft.as_micros() as u64,
-                itl_us: itl.as_micros() as u64,
-            },
-            (None, EngineKind::Modelled(_)) => Pace::Fixed { first_us: 0, itl_us: 0 },
-        };
-        Ticket { replica: Rc::clone(self), pace, blocks, lora: lora.map(str::to_owned) }
+        let lora_number = lora.map_or(0, |name| self.lora_number(name));
+        let named: Vec<(u64, Part)> =
+            parts.into_iter().map(|part| (self.fresh_id(), part)).collect();
+        if let Some(kv_events) = &self.kv_events {
+            for (id, part) in &named {
+                kv_events.begins(*id, part, lora.map(|name| (lora_number, name)), salt);
+            }
+        }
+        let ids = named.iter().map(|(id, _)| *id).collect();
+        let (pace, visits) = self.begin(named, lora_number);
+        let cached_tokens = visits.iter().map(|visit| visit.cached_tokens).sum();
+        let replica = Rc::clone(self);
+        let lora = lora.map(str::to_owned);
+        Ticket { replica, pace, ids, visits, cached_tokens, blocks, lora }
     }
+
+    /// Into the engine, or on a schedule of its own with a visit to the prefix memory.
+    fn begin(self: &Rc<Self>, named: Vec<(u64, Part)>, adapter: u32) -> (Pace, Vec<Visit>) {
+        let (ttft, itl) = match (&self.engine, &self.config.engine) {
+            (Some(host), _) => {
+                let book = |(id, part): (u64, Part)| {
+                    let Part { chain: hashes, prompt_tokens, output_tokens, width, .. } = part;
+                    let work = Work { id, hashes, prompt_tokens, output_tokens, width, adapter };
+                    Booking::new(host, work)
+                };
+                return (Pace::Engine(named.into_iter().map(book).collect()), Vec::new());
+            }
+            (None, EngineKind::Fixed { ttft, itl }) => (*ttft, *itl),
+            (None, EngineKind::Modelled(_)) => (Duration::ZERO, Duration::ZERO),
+        };
+        let visit = |(id, part): (u64, Part)| {
+            let Part { chain, prompt_tokens, output_tokens, .. } = part;
+            let cached_tokens = self.cache.visit(id, &chain, prompt_tokens);
+            Visit { id, chain, prompt_tokens, output_tokens, cached_tokens }
+        };
+        let visits = named.into_iter().map(visit).collect();
+        self.publish_visits();
+        let (first_us, itl_us) =
+            (self.clock.now_us() + ttft.as_micros() as u64, itl.as_micros() as u64);
+        (Pace::Fixed { first_us, itl_us }, visits)
+    }
+}
+
+/// A prompt that the prefix memory has seen.
+struct Visit {
+    id: u64,
+    chain: Chain,
+    prompt_tokens: u64,
+    output_tokens: u64,
+    cached_tokens: u64,
 }
 
 /// A request in the engine; dropping it releases all that it holds.
 pub(super) struct Ticket {
     replica: Rc<Replica>,
     pub(super) pace: Pace,
+    ids: Vec<u64>,
+    visits: Vec<Visit>,
+    /// Of the visits.
+    cached_tokens: u64,
     blocks: u64,
     lora: Option<String>,
 }
 
+impl Ticket {
+    /// Tokens of the prompts that came from the cache, counted; to be asked once, with the first
+    /// token.
+    pub(super) fn count_cached(&self) -> u64 {
+        let cached = self.cached_tokens + self.pace.cached_tokens();
+        add(&self.replica.counters.cached_tokens, cached);
+        cached
+    }
+
+    /// The prefix memory sees the answers so far.
+    fn remember_answers(&self) {
+        let ready = self.pace.ready(self.replica.clock.now_us());
+        for visit in &self.visits {
+            // The last token of an answer was never an input.
+            let inputs = ready.min(visit.output_tokens).saturating_sub(1);
+            let tokens = visit.prompt_tokens.saturating_add(inputs);
+            self.replica.cache.extend(visit.id, &visit.chain, tokens);
+        }
+        self.replica.publish_visits();
+    }
+}
+
 impl Drop for Ticket {
     fn drop(&mut self) {
+        self.remember_answers();
         let Replica { in_flight, blocks_held, loras_busy, .. } = &*self.replica;
         in_flight.set(in_flight.get().saturating_sub(1));
         blocks_held.set(blocks_held.get().saturating_sub(self.blocks));
@@ -205,6 +365,15 @@ impl Drop for Ticket {
             let mut busy = loras_busy.borrow_mut();
             if let Some(at) = busy.iter().position(|n| n == name) {
                 busy.swap_remove(at);
+            }
+        }
+        if let Some(kv_events) = &self.replica.kv_events {
+            let steps = self.replica.engine.as_ref().map(|host| host.engine().steps());
+            for id in &self.ids {
+                match steps {
+                    Some(steps) => kv_events.ends(*id, steps),
+                    None => kv_events.forget(*id),
+                }
             }
         }
     }

@@ -39,6 +39,8 @@ enum Route {
     LoadLora,
     UnloadLora,
     Fault,
+    ResetPrefixCache,
+    KvEventSources,
     Models,
     Health,
     Version,
@@ -62,6 +64,8 @@ impl Route {
             b"/v1/load_lora_adapter" => Route::LoadLora,
             b"/v1/unload_lora_adapter" => Route::UnloadLora,
             b"/fault" => Route::Fault,
+            b"/reset_prefix_cache" => Route::ResetPrefixCache,
+            b"/kv_event_sources" => Route::KvEventSources,
             b"/v1/models" => Route::Models,
             b"/health" | b"/ping" => Route::Health,
             b"/version" => Route::Version,
@@ -73,8 +77,8 @@ impl Route {
     }
 
     fn is_get(self) -> bool {
-        use Route::{Health, Load, Metrics, Models, Stats, Version};
-        matches!(self, Models | Health | Version | Load | Metrics | Stats)
+        use Route::{Health, KvEventSources, Load, Metrics, Models, Stats, Version};
+        matches!(self, Models | Health | KvEventSources | Version | Load | Metrics | Stats)
     }
 
     /// Whether a model runs for it.
@@ -131,6 +135,10 @@ async fn look(wire: &mut Wire, route: Route) -> Result<(), End> {
         }
         Route::Version => plain(wire, 200, b"{\"version\":\"0.32.0\"}", "").await,
         Route::Load => plain(wire, 200, b"{\"server_load\":0}", "").await,
+        Route::KvEventSources => match &replica.kv_events {
+            Some(kv_events) => plain(wire, 200, kv_events.sources.as_bytes(), "").await,
+            None => plain(wire, 200, b"{}", "").await,
+        },
         Route::Models => plain(wire, 200, models(&replica).as_bytes(), "").await,
         Route::Metrics => {
             wire.body.clear();
@@ -156,7 +164,7 @@ async fn act(
     }
     let content_type = request.head.content_type.map(|span| span.of(request.head_bytes()));
     let is_json = content_type.is_some_and(|t| t.starts_with(JSON.as_bytes()));
-    if !is_json && route != Route::Fault {
+    if !is_json && !matches!(route, Route::Fault | Route::ResetPrefixCache) {
         return refused(wire, &Refusal::content_type()).await;
     }
     let body = request.body();
@@ -176,6 +184,7 @@ async fn act(
         Route::CountTokens => count_tokens(&replica, body),
         Route::Detokenize => detokenize(&replica, body),
         Route::Fault => set_fault(&replica, body),
+        Route::ResetPrefixCache => Ok(format!("{{\"success\":{}}}", replica.reset_prefix_cache())),
         Route::LoadLora | Route::UnloadLora => {
             return match change_loras(&replica, route, body) {
                 Ok(text) => {
