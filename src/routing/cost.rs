@@ -1,164 +1,244 @@
-//! The predicted cost in time of sending a request to a replica; the least wins.
+//! The predicted cost of sending a request to a replica; the least wins.
 //!
 //! ```text
-//! w   GPU time of the uncached tokens
-//! x   predicted TTFT / its limit
-//! y   predicted TPOT / its limit
-//! kv  share of the KV blocks in use with this request, above the headroom
-//! J = x^2 + 0.5 y^2 + 10 max(0, y - max(0.80, mean y + 0.03)) + 6 w / TTFT limit + 20 kv
-//!     + 5 [adapter not resident]
+//! w   GPU time of the uncached tokens            d   GPU time that the later tokens add
+//! x   predicted TTFT / its limit                 s   step time with this request, by its weight
+//! z   share of the time that prefill had lately  n   requests that run or wait there
+//!
+//! J = (w + d) / TTFT limit * pressure + 0.025 x^2 + 2 max(0, x - 0.7) + 5 kv + adapter
+//! pressure = (s / mean s)^4 * (1 - mean z) / (1 - z)                   for the usual request
+//!          = ((n + 1) / (mean n + 1))^2 * sqrt((1 - z) / (1 - mean z)) for an unusually long one
 //! ```
 //!
-//! `w` is what everyone behind pays: without it hits spiral down. The hinge is relative to the
-//! fleet's mean, so that it never says "all are full".
+//! The first term is what everybody else pays: work, times how hard work presses where it goes.
+//! It is a product, so that a fleet that is full everywhere still sends prompts to their prefixes:
+//! added to work, pressure wins just when misses hurt most, and hits spiral down. It is relative to
+//! the fleet's mean: there is no load at which "all are full" and affinity is off.
+//!
+//! The prefill of a prompt that is many times as long as usual stops whoever decodes there. So it
+//! goes where few do, and rather where others like it went: those replicas have lost their decodes
+//! already, and the others keep theirs. Missing its own limit counts no more than one request.
+//!
+//! The unit of J is one TTFT limit of GPU time at the mean pressure. The numbers are from the
+//! planner (`plan replay`), where they were moved one at a time.
 
-use super::predict::{Predictor, Times, positive};
-use super::types::{Candidate, Decision, FleetView, Model, Pick, Request, Residency, Rng};
+use super::echo::Echoes;
+use super::predict::{Predictor, Tables, Times, duty, positive};
+use super::types::{Candidate, FleetView, Request, Residency};
 
 /// Limits where a request has none, in ms.
 const TTFT_LIMIT_MS: f64 = 400.0;
 const TPOT_LIMIT_MS: f64 = 50.0;
+/// No limit is taken as shorter.
+const LIMIT_MS_MIN: f64 = 0.1;
+/// Weights stay within this factor of 1, either way.
+const WEIGHT_MAX: f64 = 1000.0;
 
-/// A prefix of which nobody holds so much has no owner yet: less is what a template writes before
-/// every prompt.
-const OWNED_TOKENS: u64 = 128;
+/// Pressure stays between these: an idle replica is no magnet, a full one no taboo.
+const PRESSURE_MIN: f64 = 0.2;
+const PRESSURE_MAX: f64 = 10.0;
+/// Uncached tokens from this many times the usual request on are long: half of its pressure is
+/// then that of a long one, and nearly all of it from twice as many on.
+const LONG: f64 = 5.0;
+/// Weight of x squared: with nothing else to choose by, the sooner.
+const TTFT: f64 = 0.025;
+/// Where a TTFT begins to be late, and what lateness costs.
+const LATE_FROM: f64 = 0.7;
+const LATE: f64 = 2.0;
+/// Lateness that a long request counts at most: it is one lost request and no more.
+const LATE_MAX_LONG: f64 = 0.3;
+/// Share of the KV blocks in use where it begins to cost, and what it costs.
+const KV_FROM: f64 = 0.90;
+const KV: f64 = 5.0;
+/// Loading an adapter, and more with each slot that is taken: a slot is a place for a popular one.
+const LOAD: f64 = 1.25;
+const SLOTS: f64 = 4.0;
+/// An adapter for which no slot is free waits until another's last request ends.
+const NO_SLOT: f64 = 50.0;
+/// Most by which a replica that starts is dearer.
+const RAMP_MAX: f64 = 20.0;
 
-/// The weights; see the sum above.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Params {
-    /// Of x squared.
-    pub ttft: f64,
-    /// Of y squared.
-    pub tpot: f64,
-    /// Of y above the knee.
-    pub hinge: f64,
-    /// The knee.
-    pub knee: f64,
-    /// How far above the mean the knee lies.
-    pub above_mean: f64,
-    /// Of w over the limit.
-    pub work: f64,
-    /// Of KV use above the headroom.
-    pub kv: f64,
-    /// Where KV use begins to cost.
-    pub kv_knee: f64,
-    /// Of an adapter that is not resident.
-    pub adapter: f64,
-    /// Costs within this of the least are ties.
-    pub tie: f64,
-    /// Costs within this of the least may own a prefix that nobody holds: wider, and bursts of
-    /// short prompts pile up on the owners of a few.
-    pub owner: f64,
-    /// Shed when the best TTFT is above this share of its limit.
-    pub shed_ttft: f64,
-    /// Shed when the best TPOT is above this share of its limit.
-    pub shed_tpot: f64,
-    /// Free.
-    pub a: f64,
-    /// Free.
-    pub b: f64,
-    /// Free.
-    pub c: f64,
-}
+/// Names of the terms of the cost, in the order of [`Scored::terms`].
+pub(super) const TERMS: [&str; 5] = ["work", "ttft", "late", "kv", "adapter"];
 
-impl Default for Params {
-    fn default() -> Params {
-        Params {
-            ttft: 1.0,
-            tpot: 0.5,
-            hinge: 10.0,
-            knee: 0.80,
-            above_mean: 0.03,
-            work: 6.0,
-            kv: 20.0,
-            kv_knee: 0.90,
-            adapter: 5.0,
-            tie: 0.001,
-            owner: 0.01,
-            shed_ttft: 0.7,
-            shed_tpot: 1.0,
-            a: 0.0,
-            b: 0.0,
-            c: 0.0,
-        }
-    }
-}
-
-/// A candidate with its terms.
+/// A feasible candidate and what its cost is made of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scored {
     pub(super) index: usize,
     pub(super) cached: u64,
+    pub(super) uncached: u64,
     pub(super) times: Times,
-    pub(super) x: f64,
-    pub(super) y: f64,
-    pub(super) kv: f64,
-    pub(super) adapter: f64,
-    pub(super) cost: f64,
+    /// Predicted times over their limits.
+    pub(super) ttft: f64,
+    pub(super) tpot: f64,
+    /// It has no KV blocks or no adapter slot for the request now.
+    pub(super) full: bool,
+    /// Identity for rendezvous.
     pub(super) key: u64,
+    /// Step time over the TPOT limit, by weight.
+    step: f64,
+    /// Share of the time that prefill leaves.
+    free: f64,
+    /// Requests there, by weight.
+    crowd: f64,
+    ramp: f64,
+    terms: [f64; 5],
+    pub(super) cost: f64,
 }
 
-/// Scores the feasible candidates of `view` into `scored`.
+impl Scored {
+    /// The cost, term by term.
+    pub(super) fn terms(&self) -> [f64; 5] {
+        self.terms
+    }
+}
+
+/// Why `candidate` cannot take `request` whatever the load; `None` when it can.
+pub(super) fn infeasible(request: &Request, candidate: &Candidate) -> Option<&'static str> {
+    let capacity = candidate.blocks.saturating_mul(u64::from(request.block_tokens));
+    if !candidate.eligible {
+        Some("it is not up, was tried before, or does not serve the model")
+    } else if candidate.adapter == Residency::Absent {
+        Some("it neither has the adapter nor can load it")
+    } else if capacity > 0 && request.prompt_tokens >= capacity {
+        Some("the prompt does not fit in its KV blocks")
+    } else {
+        None
+    }
+}
+
+/// Sums over the feasible candidates.
+#[derive(Default)]
+struct Fleet {
+    count: f64,
+    step: f64,
+    free: f64,
+    crowd: f64,
+    tokens: f64,
+    requests: f64,
+}
+
+impl Fleet {
+    fn add(&mut self, scored: &Scored, candidate: &Candidate) {
+        self.count += 1.0;
+        self.step += scored.step;
+        self.free += scored.free;
+        self.crowd += scored.crowd;
+        self.tokens += candidate.load_tokens as f64;
+        self.requests += candidate.requests as f64;
+    }
+}
+
+/// Scores the feasible candidates of `view` into `scored`, which is emptied first.
 pub(super) fn score(
-    params: &Params,
     request: &Request,
     view: &impl FleetView,
-    model: &Model<'_>,
+    tables: &Tables,
+    echoes: &mut Echoes,
     scored: &mut Vec<Scored>,
 ) {
-    let predictor = Predictor::new(model, request);
-    let ttft_limit = positive(request.ttft_limit_ms, TTFT_LIMIT_MS);
-    let tpot_limit = positive(request.tpot_limit_ms, TPOT_LIMIT_MS);
+    let predictor = Predictor::new(tables, request);
+    let ttft_limit_ms = positive(request.ttft_limit_ms, TTFT_LIMIT_MS).max(LIMIT_MS_MIN);
+    let tpot_limit_ms = positive(request.tpot_limit_ms, TPOT_LIMIT_MS).max(LIMIT_MS_MIN);
+    let mut fleet = Fleet::default();
     scored.clear();
-    let mut sum_y = 0.0;
     for index in 0..view.len() {
-        let candidate = view.candidate(index);
-        if !candidate.eligible || candidate.adapter == Residency::Absent {
+        let mut candidate = view.candidate(index);
+        if infeasible(request, &candidate).is_some() {
             continue;
         }
+        echoes.add_to(index, &mut candidate);
         let times = predictor.times(&candidate);
-        let x = times.ttft_ms / ttft_limit;
-        let y = times.tpot_ms / tpot_limit;
-        sum_y += y.min(1.0);
-        let kv = kv_after(request, &candidate, &predictor) - params.kv_knee;
-        let adapter = if candidate.adapter == Residency::Loadable { params.adapter } else { 0.0 };
-        scored.push(Scored {
+        let weight = positive(candidate.weight, 1.0).clamp(1.0 / WEIGHT_MAX, WEIGHT_MAX);
+        let free = 1.0 - duty(&candidate);
+        let kv = kv_after(request, &candidate, &predictor);
+        let adapter = adapter(request, &candidate);
+        let one = Scored {
             index,
             cached: candidate.cached_tokens,
+            uncached: predictor.uncached(&candidate),
             times,
-            x,
-            y,
-            kv: kv.max(0.0),
-            adapter,
-            cost: 0.0,
+            ttft: times.ttft_ms / ttft_limit_ms,
+            tpot: times.tpot_ms / tpot_limit_ms,
+            full: kv > 1.0 || adapter >= NO_SLOT,
             key: candidate.key,
-        });
+            step: times.tpot_ms / tpot_limit_ms * free / weight,
+            free,
+            crowd: candidate.decodes.saturating_add(candidate.pending_requests) as f64 / weight,
+            ramp: candidate.ramp,
+            terms: [0.0, 0.0, 0.0, KV * (kv - KV_FROM).max(0.0), adapter],
+            cost: 0.0,
+        };
+        fleet.add(&one, &candidate);
+        scored.push(one);
     }
-    let mean = sum_y / scored.len().max(1) as f64;
-    let knee = params.knee.max(sum_y / scored.len().max(1) as f64 + params.above_mean);
-    if params.a > 0.0 {
-        // Marginal: the GPU time that it adds, times the pressure there.
-        let decode_ms = 0.25 * positive(request.output_tokens, 300.0);
-        for s in scored.iter_mut() {
-            let pressure = (s.y / mean.max(0.1)).powf(params.b);
-            s.cost = params.a * (s.times.prefill_ms + decode_ms) / ttft_limit * pressure
-                + params.ttft * s.x.powf(params.c)
-                + params.kv * s.kv
-                + s.adapter
-                + params.hinge * (s.y - knee).max(0.0);
+    let means = Means::of(&fleet, request, ttft_limit_ms);
+    scored.iter_mut().for_each(|one| means.sum_up(one));
+}
+
+/// What each candidate is compared with.
+struct Means {
+    step: f64,
+    free: f64,
+    crowd: f64,
+    /// Uncached tokens from which a request is long.
+    long_tokens: f64,
+    ttft_limit_ms: f64,
+}
+
+impl Means {
+    fn of(fleet: &Fleet, request: &Request, ttft_limit_ms: f64) -> Means {
+        let count = fleet.count.max(1.0);
+        // What is in flight says what is usual here; of an empty fleet this one is.
+        let usual = if fleet.requests > 0.0 {
+            fleet.tokens / fleet.requests
+        } else {
+            request.prompt_tokens as f64
+        };
+        Means {
+            step: (fleet.step / count).max(1e-6),
+            free: (fleet.free / count).max(1e-6),
+            crowd: fleet.crowd / count,
+            long_tokens: LONG * usual.max(1.0),
+            ttft_limit_ms,
         }
-        return;
     }
-    for s in scored.iter_mut() {
-        s.cost = params.ttft * s.x * s.x
-            + params.tpot * s.y * s.y
-            + params.hinge * (s.y - knee).max(0.0)
-            + params.work * s.times.prefill_ms / ttft_limit
-            + params.kv * s.kv
-            + s.adapter;
+
+    /// Fills in the terms that need the fleet, and the cost.
+    fn sum_up(&self, one: &mut Scored) {
+        let step = squared(squared(one.step / self.step)) * (self.free / one.free);
+        let usual = step.clamp(PRESSURE_MIN, PRESSURE_MAX);
+        let crowd = (one.crowd + 1.0) / (self.crowd + 1.0);
+        let long = squared(crowd) * (one.free / self.free).sqrt();
+        let longness = squared(squared(one.uncached as f64 / self.long_tokens));
+        let longness = longness / (1.0 + longness);
+        let pressure = usual + (long - usual) * longness;
+        let work_ms = one.times.prefill_ms + one.times.decode_ms;
+        let late = (one.ttft - LATE_FROM).max(0.0);
+        let late = late + (late.min(LATE_MAX_LONG) - late) * longness;
+        let work_cost = work_ms / self.ttft_limit_ms * pressure * self.slow_start(one);
+        let [work, ttft, lateness, ..] = &mut one.terms;
+        *work = work_cost;
+        *ttft = TTFT * squared(one.ttft);
+        *lateness = LATE * late;
+        one.cost = one.terms.iter().sum();
+    }
+
+    /// A replica that starts may have its share of the fleet's mean crowd; above, it is dearer.
+    fn slow_start(&self, one: &Scored) -> f64 {
+        let ramp = positive(one.ramp, 1.0).max(1e-3);
+        if ramp >= 1.0 {
+            return 1.0;
+        }
+        ((one.crowd + 1.0) / (ramp * (self.crowd + 1.0))).clamp(1.0, RAMP_MAX)
     }
 }
 
+fn squared(x: f64) -> f64 {
+    x * x
+}
+
+/// Share of the candidate's KV blocks in use when the request has been answered there.
 fn kv_after(request: &Request, candidate: &Candidate, predictor: &Predictor<'_>) -> f64 {
     if candidate.blocks == 0 {
         return 0.0;
@@ -168,64 +248,16 @@ fn kv_after(request: &Request, candidate: &Candidate, predictor: &Predictor<'_>)
     (candidate.blocks_used as f64 + own) / candidate.blocks as f64
 }
 
-/// A random one of those that cost about the least.
-fn one_of_ties(params: &Params, scored: &[Scored], least: f64, rng: &mut Rng) -> Option<Scored> {
-    let mut best = None;
-    for (before, s) in scored.iter().filter(|s| s.cost <= least + params.tie).enumerate() {
-        if rng.usize(..=before) == 0 {
-            best = Some(*s);
-        }
+fn adapter(request: &Request, candidate: &Candidate) -> f64 {
+    if !request.adapter {
+        return 0.0;
     }
-    best
-}
-
-/// Who is to own a prefix that nobody holds: among those that cost about the least, the one whose
-/// name goes best with the prefix (rendezvous hashing, Thaler and Ravishankar 1998), so that all
-/// gateways choose the same before they could have told each other.
-fn owner(params: &Params, request: &Request, scored: &[Scored], least: f64) -> Option<Scored> {
-    let affordable = scored.iter().filter(|s| s.cost <= least + params.owner);
-    let best = affordable.max_by_key(|s| {
-        let name = if s.key == 0 { s.index as u64 + 1 } else { s.key };
-        // SplitMix64's finalizer.
-        let mut z = request.owner_key ^ name.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    });
-    best.copied()
-}
-
-/// Picks the least cost.
-pub(super) fn pick(
-    params: &Params,
-    request: &Request,
-    view: &impl FleetView,
-    model: &Model<'_>,
-    scored: &mut Vec<Scored>,
-    rng: &mut Rng,
-) -> Decision {
-    score(params, request, view, model, scored);
-    let least = scored.iter().fold(f64::INFINITY, |least, s| least.min(s.cost));
-    let chosen = if scored.iter().all(|s| s.cached < OWNED_TOKENS) {
-        owner(params, request, scored, least)
-    } else {
-        one_of_ties(params, scored, least, rng)
-    };
-    let Some(best) = chosen else { return Decision::Nobody };
-    if request.may_shed && (best.x > params.shed_ttft || best.y > params.shed_tpot) {
-        return Decision::Shed { retry_after_ms: 1000 };
+    let (busy, slots) = (f64::from(candidate.adapters_busy), f64::from(candidate.adapter_slots));
+    match candidate.adapter {
+        Residency::Loadable if slots > 0.0 && busy >= slots => NO_SLOT,
+        Residency::Loadable => LOAD * (1.0 + SLOTS * busy / slots.max(1.0)),
+        // More are asked for than fit: it may be one of those that wait.
+        Residency::Resident if slots > 0.0 && busy > slots => NO_SLOT * (busy - slots) / busy,
+        _ => 0.0,
     }
-    Decision::Pick(Pick {
-        replica: best.index,
-        cached_tokens: best.cached,
-        ttft_ms: best.times.ttft_ms,
-        tpot_ms: best.times.tpot_ms,
-        prefill_ms: best.times.prefill_ms,
-        cost: best.cost,
-        runners_up: [None; 2],
-    })
 }
-
-#[cfg(test)]
-#[path = "owner_tests.rs"]
-mod owner_tests;

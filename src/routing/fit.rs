@@ -17,8 +17,8 @@ const SLOWNESS_MAX: f64 = 8.0;
 /// a narrow bound left over would look like the slowness of whoever was asked first. A small model
 /// on a new GPU is a hundred times as fast as a large one on an old one.
 const SCALE_MAX: f64 = 1000.0;
-/// A median within this factor of its pool's is no slowness.
-const DEAD_ZONE: f64 = 1.5;
+/// A median within this factor of its pool's is no slowness: queues alone make as much.
+const DEAD_ZONE: f64 = 2.0;
 /// Observations whose median is taken; fewer than [`RECENT_MIN`] say nothing.
 const RECENT: usize = 9;
 const RECENT_MIN: usize = 3;

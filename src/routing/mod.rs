@@ -3,6 +3,11 @@
 //!
 //! - [`types`]: what a policy sees and what it answers.
 //! - [`picker`]: one [`Picker`] a core: its scratch, and the state of policies that keep some.
+//! - `predict`: the times that a request would meet at a replica; `cost`: what it would cost;
+//!   `decide`: hold, shed or one of the best; `echo`: own picks that the view does not show yet.
+//! - [`explain()`]: the same for people.
+//! - [`fit`]: how real times compare with the model's; [`output`]: how long answers will be.
+//! - `simple`, `affinity`, `published`: policies to compare with.
 
 #![cfg_attr(
     not(test),
@@ -11,7 +16,9 @@
 
 mod affinity;
 mod choose;
-pub mod cost;
+mod cost;
+mod decide;
+mod echo;
 mod explain;
 pub mod fit;
 pub mod output;
@@ -20,6 +27,14 @@ mod predict;
 mod published;
 mod simple;
 pub mod types;
+
+#[cfg(test)]
+#[path = "cost_tests.rs"]
+mod cost_tests;
+#[cfg(test)]
+mod fleet;
+#[cfg(test)]
+mod properties;
 
 pub use explain::explain;
 pub use picker::Picker;

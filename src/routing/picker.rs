@@ -4,8 +4,10 @@
 //! and the state of the policies that keep some.
 
 use super::affinity::Owners;
-use super::cost::{self, Params, Scored};
-use super::predict::Predictor;
+use super::cost::{self, Scored};
+use super::decide::decide;
+use super::echo::Echoes;
+use super::predict::{Predictor, Tables};
 use super::types::{Decision, FleetView, Model, Pick, Policy, Request, Rng};
 use super::{published, simple};
 
@@ -13,23 +15,27 @@ use super::{published, simple};
 #[derive(Debug)]
 pub struct Picker {
     policy: Policy,
-    params: Params,
+    /// Picks so far, for round robin.
     turn: u64,
     owners: Owners,
+    echoes: Echoes,
     scored: Vec<Scored>,
+    /// Of the model of the last pick.
+    tables: Option<Tables>,
 }
 
 impl Picker {
     /// A picker by `policy`.
     #[must_use]
     pub fn new(policy: Policy) -> Picker {
-        Picker::with_params(policy, Params::default())
-    }
-
-    /// A picker whose cost has other weights.
-    #[must_use]
-    pub fn with_params(policy: Policy, params: Params) -> Picker {
-        Picker { policy, params, turn: 0, owners: Owners::default(), scored: Vec::new() }
+        Picker {
+            policy,
+            turn: 0,
+            owners: Owners::default(),
+            echoes: Echoes::default(),
+            scored: Vec::new(),
+            tables: None,
+        }
     }
 
     /// The policy.
@@ -38,19 +44,29 @@ impl Picker {
         self.policy
     }
 
-    /// Chooses a replica for `request` at `now_us` (from any origin, never backwards).
+    /// Chooses a replica for `request`. Only `Cost` holds and sheds; the others are as published.
     pub fn pick(
         &mut self,
         request: &Request,
         view: &impl FleetView,
         model: &Model<'_>,
-        now_us: u64,
+        _now_us: u64,
         rng: &mut Rng,
     ) -> Decision {
-        let _ = now_us;
+        if !self.tables.as_ref().is_some_and(|tables| tables.are_of(model)) {
+            self.tables = None;
+        }
+        let tables = self.tables.get_or_insert_with(|| Tables::new(model));
         let chosen = match self.policy {
             Policy::Cost => {
-                return cost::pick(&self.params, request, view, model, &mut self.scored, rng);
+                let (echoes, scored) = (&mut self.echoes, &mut self.scored);
+                cost::score(request, view, tables, echoes, scored);
+                let decision = decide(request, scored, rng);
+                if let Decision::Pick(pick) = decision {
+                    let chosen = scored.iter().find(|one| one.index == pick.replica);
+                    echoes.picked(pick.replica, chosen.map_or(0, |one| one.uncached));
+                }
+                return decision;
             }
             Policy::P2c => simple::two_choices(view, rng),
             Policy::RoundRobin => {
@@ -61,20 +77,20 @@ impl Picker {
             Policy::PrefixAffinity => self.owners.pick(request, view, rng),
             Policy::Lmetric => published::lmetric(request, view, rng),
             Policy::CacheAware => published::cache_aware(request, view, rng),
-            Policy::Preble => published::preble(request, view, model, rng),
+            Policy::Preble => published::preble(request, view, tables, rng),
             Policy::Dynamo => published::dynamo(request, view, rng),
             Policy::LlmD => published::llm_d(request, view, rng),
         };
         chosen.map_or(Decision::Nobody, |replica| {
-            Decision::Pick(predicted(replica, request, view, model))
+            Decision::Pick(predicted(replica, request, view, tables))
         })
     }
 }
 
 /// What to expect of the replica that another policy chose.
-fn predicted(replica: usize, request: &Request, view: &impl FleetView, model: &Model<'_>) -> Pick {
+fn predicted(replica: usize, request: &Request, view: &impl FleetView, tables: &Tables) -> Pick {
     let candidate = view.candidate(replica);
-    let times = Predictor::new(model, request).times(&candidate);
+    let times = Predictor::new(tables, request).times(&candidate);
     Pick {
         replica,
         cached_tokens: candidate.cached_tokens,

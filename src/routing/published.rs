@@ -2,8 +2,8 @@
 //! ours sees; what differs is the rule. None knows of limits, adapters' slots or a KV headroom.
 
 use super::choose::least;
-use super::predict::Predictor;
-use super::types::{Candidate, FleetView, Model, Request, Rng};
+use super::predict::{Predictor, Tables};
+use super::types::{Candidate, FleetView, Request, Rng};
 
 /// LMetric: (pending + new prefill tokens) x (running + 1), the least.
 pub(super) fn lmetric(request: &Request, view: &impl FleetView, rng: &mut Rng) -> Option<usize> {
@@ -48,18 +48,18 @@ pub(super) fn cache_aware(
 pub(super) fn preble(
     request: &Request,
     view: &impl FleetView,
-    model: &Model<'_>,
+    tables: &Tables,
     rng: &mut Rng,
 ) -> Option<usize> {
     /// Load at which a holder is too far above the lightest to be exploited.
     const IMBALANCE: f64 = 1.5;
     const WINDOW_MS: f64 = 10_000.0;
-    let predictor = Predictor::new(model, request);
+    let predictor = Predictor::new(tables, request);
     // GPU time that is owed: prefill that waits and answers in flight, each by its own rate.
-    let full = model.step.dense(model.step_tokens_max) / model.step_tokens_max.max(1) as f64;
+    let full = tables.full_token_ms();
     let load = |c: &Candidate| {
         let past = c.prefill_duty.clamp(0.0, 1.0) * WINDOW_MS;
-        let one = model.step.dense(1) / 16.0;
+        let one = tables.dense(1) / 16.0;
         past + c.pending_tokens as f64 * full + c.decodes as f64 * request.output_tokens * one / 8.0
     };
     let (mut lightest, mut longest) = (f64::INFINITY, 0);

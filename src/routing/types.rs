@@ -91,8 +91,7 @@ pub struct Request {
     pub tpot_limit_ms: f64,
     /// It asks for an adapter.
     pub adapter: bool,
-    /// Hash of the prefix's first blocks: who owns a prefix that nobody holds yet. Random for a
-    /// prompt too short to have one.
+    /// Hash of the prefix's first blocks: who owns a prefix that nobody holds yet.
     pub owner_key: u64,
     /// The caller can keep it for a while: [`Decision::Hold`] is an answer.
     pub may_hold: bool,
@@ -116,11 +115,10 @@ pub enum Residency {
 /// and the other gateways' where they are shared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
+    /// Hash of the replica's id (and rank), the same at every gateway; 0 = its index stands for it.
+    pub key: u64,
     /// May take this request now: up, not tried before, holds the model.
     pub eligible: bool,
-    /// A hash of its name: the same at every gateway, whatever its index there; 0 = its index is
-    /// its name.
-    pub key: u64,
     /// Leading tokens of this prompt that it holds.
     pub cached_tokens: u64,
     /// Uncached prompt tokens of requests whose first token has not been seen.
@@ -159,8 +157,8 @@ impl Default for Candidate {
     /// An idle, eligible replica of unknown size.
     fn default() -> Candidate {
         Candidate {
-            eligible: true,
             key: 0,
+            eligible: true,
             cached_tokens: 0,
             pending_tokens: 0,
             pending_requests: 0,

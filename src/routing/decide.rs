@@ -1,0 +1,98 @@
+//! From scored candidates to an answer: hold, shed, or one of the best.
+
+use super::cost::Scored;
+use super::types::{Decision, Pick, Request, Rng};
+
+/// Costs within this of the least are a tie: below what the predictions can tell apart.
+const TIE: f64 = 5e-5;
+/// A prefix that nobody holds may go to whoever costs at most so much more, as a share of the
+/// least: several gateways then choose one owner for it, and none bends the balance.
+const OWNER: f64 = 0.10;
+
+/// Shares of the limits above which the best replica is not good enough. Predictions of the first
+/// token are early by the queue that builds up behind; those of the later ones are late, since
+/// refusing lightens the load.
+const SHED_TTFT: f64 = 0.7;
+const SHED_TPOT: f64 = 1.1;
+/// A refused caller is told to come again in so many ms.
+const RETRY_MS_MIN: f64 = 500.0;
+const RETRY_MS_MAX: f64 = 30_000.0;
+
+/// Decides; `scored` holds the feasible candidates, in any order.
+pub(super) fn decide(request: &Request, scored: &[Scored], rng: &mut Rng) -> Decision {
+    if request.may_hold && !scored.is_empty() && scored.iter().all(|one| one.full) {
+        return Decision::Hold;
+    }
+    let Some(best) = best(request, scored, rng) else { return Decision::Nobody };
+    // The best by cost and not the soonest: what is served elsewhere without its prefix costs the
+    // fleet more than it gives.
+    if request.may_shed && (best.ttft > SHED_TTFT || best.tpot > SHED_TPOT) {
+        return Decision::Shed { retry_after_ms: retry_after_ms(request, best) };
+    }
+    Decision::Pick(Pick {
+        replica: best.index,
+        cached_tokens: best.cached,
+        ttft_ms: best.times.ttft_ms,
+        tpot_ms: best.times.tpot_ms,
+        prefill_ms: best.times.prefill_ms,
+        cost: best.cost,
+        runners_up: runners_up(scored, best.index),
+    })
+}
+
+fn best<'s>(request: &Request, scored: &'s [Scored], rng: &mut Rng) -> Option<&'s Scored> {
+    let least = scored.iter().fold(f64::INFINITY, |least, one| least.min(one.cost));
+    let held = scored.iter().any(|one| one.cached > 0);
+    if !held && request.owner_key != 0 {
+        let among = scored.iter().filter(|one| one.cost <= least * (1.0 + OWNER) + TIE);
+        return among.max_by_key(|one| rendezvous(request.owner_key, one));
+    }
+    let mut ties = 0;
+    let mut best = None;
+    for one in scored.iter().filter(|one| one.cost <= least + TIE) {
+        ties += 1;
+        if rng.usize(..ties) == 0 {
+            best = Some(one);
+        }
+    }
+    best
+}
+
+/// The weight of an owner for a prefix (Thaler and Ravishankar 1996): the same at every gateway
+/// that knows the replica by the same key.
+fn rendezvous(owner_key: u64, one: &Scored) -> u64 {
+    let replica = if one.key == 0 { one.index as u64 + 1 } else { one.key };
+    mix(owner_key ^ mix(replica))
+}
+
+/// The finalizer of SplitMix64 (Steele et al. 2014).
+fn mix(value: u64) -> u64 {
+    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The two least but for the chosen one.
+fn runners_up(scored: &[Scored], chosen: usize) -> [Option<(usize, f64)>; 2] {
+    let (mut second, mut third): (Option<(usize, f64)>, Option<(usize, f64)>) = (None, None);
+    for one in scored.iter().filter(|one| one.index != chosen) {
+        let this = Some((one.index, one.cost));
+        let before = |other: Option<(usize, f64)>| other.is_none_or(|(_, cost)| one.cost < cost);
+        if before(second) {
+            (second, third) = (this, second);
+        } else if before(third) {
+            third = this;
+        }
+    }
+    [second, third]
+}
+
+/// What is above the first token's limit has to drain; a step that is too slow, until as many
+/// answers have ended as are too many.
+fn retry_after_ms(request: &Request, best: &Scored) -> u64 {
+    let queue_ms = best.times.ttft_ms * (1.0 - SHED_TTFT / best.ttft.max(SHED_TTFT));
+    let answer_ms = request.output_tokens.clamp(1.0, 1e6) * best.times.tpot_ms;
+    let steps_ms = answer_ms * (1.0 - SHED_TPOT / best.tpot.max(SHED_TPOT));
+    queue_ms.max(steps_ms).clamp(RETRY_MS_MIN, RETRY_MS_MAX) as u64
+}
