@@ -73,8 +73,8 @@ impl Followers {
 /// Where a lane's engine publishes: as configured, with the replay that it tells, or as it tells.
 fn source_of(lane: &Lane, settings: &config::Pool) -> Option<Source> {
     let facts = lane.replica.signals.facts.load_full();
-    let told = facts.iter().flat_map(|facts| &facts.event_sources);
-    let told = told.filter(|source| source.rank.unwrap_or(0) == lane.rank.unwrap_or(0)).next();
+    let mut told = facts.iter().flat_map(|facts| &facts.event_sources);
+    let told = told.find(|source| source.rank.unwrap_or(0) == lane.rank.unwrap_or(0));
     let Some(template) = &settings.kv_events else {
         return told.map(|source| Source { rank: lane.rank, ..source.clone() });
     };

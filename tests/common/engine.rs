@@ -46,7 +46,7 @@ pub(crate) enum After {
     Reset,
 }
 
-/// A fake engine; its listener goes with it.
+/// A fake engine; its listener goes with it, and what its connections bring then is not answered.
 pub(crate) struct Engine {
     pub(crate) addr: SocketAddr,
     requests: Arc<Mutex<Vec<Received>>>,
@@ -87,10 +87,11 @@ impl Engine {
                 }
                 let Ok(mut stream) = stream else { continue };
                 let (log, answer) = (Arc::clone(&log), Arc::clone(&answer));
-                let told = Arc::clone(&told);
+                let (told, ended) = (Arc::clone(&told), Arc::clone(&ended));
                 std::thread::spawn(move || {
                     let _ = stream.set_nodelay(true);
-                    let _ = serve((n, addr), &mut stream, &log, &*answer, &*told);
+                    let of = (n, addr, &*ended);
+                    let _ = serve(of, &mut stream, &log, &*answer, &*told);
                 });
             }
         });
@@ -141,7 +142,7 @@ impl Drop for Engine {
 }
 
 fn serve(
-    (connection, addr): (usize, SocketAddr),
+    (connection, addr, over): (usize, SocketAddr, &AtomicBool),
     wire: &mut TcpStream,
     log: &Mutex<Vec<Received>>,
     answer: &dyn Fn(&Received, &mut TcpStream) -> Result<After, Error>,
@@ -149,6 +150,9 @@ fn serve(
 ) -> Result<(), Error> {
     let mut inbox = Vec::new();
     while let Some(mut received) = read_request(wire, &mut inbox)? {
+        if over.load(SeqCst) {
+            return Ok(());
+        }
         received.connection = connection;
         let probe = received.head.starts_with("GET ");
         let after = match received.path() {
