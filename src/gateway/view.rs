@@ -166,6 +166,8 @@ impl Scratch {
         }
         for it in self.candidates.iter_mut().filter(|it| it.eligible && it.ramp < 1.0) {
             it.eligible = draw() < it.ramp;
+            // This is all of its slow start: a policy must not hold it back once more.
+            it.ramp = 1.0;
         }
     }
 

@@ -2,12 +2,8 @@
 
 use proptest::prelude::*;
 
+use super::super::wire::{self, Form, V, batch, cleared, recorded, removed};
 use super::*;
-use wire::{Form, V, batch, cleared, recorded, removed};
-
-#[allow(dead_code)] // Each test uses its part.
-#[path = "../../../tests/support/kv_wire.rs"]
-mod wire;
 
 /// All events, in a form that can be compared, and whether the batch was whole.
 fn read(payload: &[u8]) -> (Vec<String>, bool) {
@@ -126,9 +122,9 @@ fn adapters_salts_and_images_are_told_apart() {
     let (lora, salt) = (V::Text("lora-a"), V::Text("tenant-1"));
     let named = "Named(\"lora-a\") [";
     assert_eq!(with(None, V::Nil), "None, None");
-    assert_eq!(with(None, list(&[salt.clone()])), "Salt(\"tenant-1\"), None");
+    assert_eq!(with(None, list(std::slice::from_ref(&salt))), "Salt(\"tenant-1\"), None");
     let named_with = |keys: V| with(Some("lora-a"), keys).replace(named, "");
-    assert_eq!(named_with(list(&[lora.clone()])), "None, None");
+    assert_eq!(named_with(list(std::slice::from_ref(&lora))), "None, None");
     assert_eq!(named_with(list(&[lora.clone(), salt.clone()])), "Salt(\"tenant-1\"), None");
     assert_eq!(named_with(list(&[lora.clone(), lora.clone()])), "Salt(\"lora-a\"), None");
     let tagged = [

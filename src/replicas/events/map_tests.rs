@@ -3,12 +3,8 @@
 use std::collections::HashMap;
 
 use super::super::decode::Decoder;
+use super::super::wire::{self, Form, V, batch, cleared, recorded, removed};
 use super::*;
-use wire::{Form, V, batch, cleared, recorded, removed};
-
-#[allow(dead_code)] // Each test uses its part.
-#[path = "../../../tests/support/kv_wire.rs"]
-mod wire;
 
 const BLOCK: u32 = 4;
 
