@@ -6,7 +6,7 @@
 //! z   share of the time that prefill had lately  n   requests that run or wait there
 //!
 //! J = (w + d) / TTFT limit * pressure + 0.025 x^2 + 2 max(0, x - 0.7) + 5 kv + adapter
-//! pressure = (s / mean s)^4 * (1 - mean z) / (1 - z)                   for the usual request
+//! pressure = (s / mean s)^4 * ((1 - mean z) / (1 - z))^2               for the usual request
 //!          = ((n + 1) / (mean n + 1))^2 * sqrt((1 - z) / (1 - mean z)) for an unusually long one
 //! ```
 //!
@@ -29,6 +29,10 @@ use super::types::{Candidate, FleetView, Request, Residency};
 /// Limits where a request has none, in ms.
 const TTFT_LIMIT_MS: f64 = 400.0;
 const TPOT_LIMIT_MS: f64 = 50.0;
+/// No limit is taken as shorter.
+const LIMIT_MS_MIN: f64 = 0.1;
+/// Weights stay within this factor of 1, either way.
+const WEIGHT_MAX: f64 = 1000.0;
 
 /// Pressure stays between these: an idle replica is no magnet, a full one no taboo.
 const PRESSURE_MIN: f64 = 0.2;
@@ -47,7 +51,7 @@ const LATE_MAX_LONG: f64 = 0.3;
 const KV_FROM: f64 = 0.90;
 const KV: f64 = 5.0;
 /// Loading an adapter, and more with each slot that is taken: a slot is a place for a popular one.
-const LOAD: f64 = 1.25;
+const LOAD: f64 = 0.8;
 const SLOTS: f64 = 4.0;
 /// An adapter for which no slot is free waits until another's last request ends.
 const NO_SLOT: f64 = 50.0;
@@ -67,7 +71,6 @@ pub(super) struct Scored {
     /// Predicted times over their limits.
     pub(super) ttft: f64,
     pub(super) tpot: f64,
-    pub(super) slowness: f64,
     /// It has no KV blocks or no adapter slot for the request now.
     pub(super) full: bool,
     /// Identity for rendezvous.
@@ -135,8 +138,8 @@ pub(super) fn score(
     scored: &mut Vec<Scored>,
 ) {
     let predictor = Predictor::new(tables, request);
-    let ttft_limit_ms = positive(request.ttft_limit_ms, TTFT_LIMIT_MS);
-    let tpot_limit_ms = positive(request.tpot_limit_ms, TPOT_LIMIT_MS);
+    let ttft_limit_ms = positive(request.ttft_limit_ms, TTFT_LIMIT_MS).max(LIMIT_MS_MIN);
+    let tpot_limit_ms = positive(request.tpot_limit_ms, TPOT_LIMIT_MS).max(LIMIT_MS_MIN);
     let mut fleet = Fleet::default();
     scored.clear();
     for index in 0..view.len() {
@@ -146,7 +149,7 @@ pub(super) fn score(
         }
         echoes.add_to(index, &mut candidate);
         let times = predictor.times(&candidate);
-        let weight = positive(candidate.weight, 1.0);
+        let weight = positive(candidate.weight, 1.0).clamp(1.0 / WEIGHT_MAX, WEIGHT_MAX);
         let free = 1.0 - duty(&candidate);
         let kv = kv_after(request, &candidate, &predictor);
         let adapter = adapter(request, &candidate);
@@ -157,7 +160,6 @@ pub(super) fn score(
             times,
             ttft: times.ttft_ms / ttft_limit_ms,
             tpot: times.tpot_ms / tpot_limit_ms,
-            slowness: super::predict::slowness(&candidate),
             full: kv > 1.0 || adapter >= NO_SLOT,
             key: candidate.key,
             step: times.tpot_ms / tpot_limit_ms * free / weight,
@@ -170,7 +172,7 @@ pub(super) fn score(
         fleet.add(&one, &candidate);
         scored.push(one);
     }
-    let means = Means::of(&fleet, request, ttft_limit_ms, &predictor);
+    let means = Means::of(&fleet, request, ttft_limit_ms);
     scored.iter_mut().for_each(|one| means.sum_up(one));
 }
 
@@ -179,19 +181,14 @@ struct Means {
     step: f64,
     free: f64,
     crowd: f64,
-    /// Uncached tokens from which a request is long.
-    long_tokens: f64,
-    ttft_limit_ms: f64,
-    decode_ms: f64,
+    /// 1 / the uncached tokens from which a request is long.
+    short: f64,
+    /// 1 / the TTFT limit in ms.
+    per_limit: f64,
 }
 
 impl Means {
-    fn of(
-        fleet: &Fleet,
-        request: &Request,
-        ttft_limit_ms: f64,
-        predictor: &Predictor<'_>,
-    ) -> Means {
+    fn of(fleet: &Fleet, request: &Request, ttft_limit_ms: f64) -> Means {
         let count = fleet.count.max(1.0);
         // What is in flight says what is usual here; of an empty fleet this one is.
         let usual = if fleet.requests > 0.0 {
@@ -203,25 +200,28 @@ impl Means {
             step: (fleet.step / count).max(1e-6),
             free: (fleet.free / count).max(1e-6),
             crowd: fleet.crowd / count,
-            long_tokens: LONG * usual.max(1.0),
-            ttft_limit_ms,
-            decode_ms: predictor.decode_ms,
+            short: 1.0 / (LONG * usual.max(1.0)),
+            per_limit: 1.0 / ttft_limit_ms,
         }
     }
 
     /// Fills in the terms that need the fleet, and the cost.
     fn sum_up(&self, one: &mut Scored) {
-        let step = squared(squared(one.step / self.step)) * (self.free / one.free);
+        let step = squared(squared(one.step / self.step) * (self.free / one.free));
         let usual = step.clamp(PRESSURE_MIN, PRESSURE_MAX);
-        let crowd = (one.crowd + 1.0) / (self.crowd + 1.0);
-        let long = squared(crowd) * (one.free / self.free).sqrt();
-        let longness = squared(squared(one.uncached as f64 / self.long_tokens));
+        let longness = squared(squared(one.uncached as f64 * self.short));
         let longness = longness / (1.0 + longness);
-        let pressure = usual + (long - usual) * longness;
-        let work_ms = one.times.prefill_ms + self.decode_ms;
+        let pressure = if longness > 0.01 {
+            let crowd = (one.crowd + 1.0) / (self.crowd + 1.0);
+            let long = squared(crowd) * (one.free / self.free).sqrt();
+            usual + (long - usual) * longness
+        } else {
+            usual
+        };
+        let work_ms = one.times.prefill_ms + one.times.decode_ms;
         let late = (one.ttft - LATE_FROM).max(0.0);
         let late = late + (late.min(LATE_MAX_LONG) - late) * longness;
-        let work_cost = work_ms / self.ttft_limit_ms * pressure * self.slow_start(one);
+        let work_cost = work_ms * self.per_limit * pressure * self.slow_start(one);
         let [work, ttft, lateness, ..] = &mut one.terms;
         *work = work_cost;
         *ttft = TTFT * squared(one.ttft);
@@ -231,7 +231,7 @@ impl Means {
 
     /// A replica that starts may have its share of the fleet's mean crowd; above, it is dearer.
     fn slow_start(&self, one: &Scored) -> f64 {
-        let ramp = positive(one.ramp, 1.0);
+        let ramp = positive(one.ramp, 1.0).max(1e-3);
         if ramp >= 1.0 {
             return 1.0;
         }

@@ -28,6 +28,14 @@ mod published;
 mod simple;
 pub mod types;
 
+#[cfg(test)]
+#[path = "cost_tests.rs"]
+mod cost_tests;
+#[cfg(test)]
+mod fleet;
+#[cfg(test)]
+mod properties;
+
 pub use explain::explain;
 pub use picker::Picker;
 pub use types::{

@@ -8,9 +8,6 @@
 use super::types::{Candidate, Model, Request};
 use crate::engine::StepModel;
 
-/// Window of the prefill duty in ms.
-pub(super) const DUTY_WINDOW_MS: f64 = 10_000.0;
-
 /// Most of a replica's time that prefill is taken to have; a pole lies at 1.
 const DUTY_MAX: f64 = 0.95;
 
@@ -34,6 +31,8 @@ pub(super) struct Times {
     pub(super) tpot_ms: f64,
     /// GPU time of the uncached tokens.
     pub(super) prefill_ms: f64,
+    /// GPU time that its later tokens add to the steps they are in.
+    pub(super) decode_ms: f64,
 }
 
 /// A step-time model whose dense part is a table, kept from pick to pick.
@@ -86,8 +85,8 @@ pub(super) struct Predictor<'t> {
     prompt: u64,
     /// KV tokens that this request has on average while it decodes.
     own_kv: f64,
-    /// GPU time that its later tokens add to the steps they are in, in ms.
-    pub(super) decode_ms: f64,
+    /// GPU time that its later tokens add, in ms.
+    decode_ms: f64,
 }
 
 impl<'t> Predictor<'t> {
@@ -123,7 +122,8 @@ impl<'t> Predictor<'t> {
         let own_attention = step.attention_ms * uncached as f64 * (cached + 0.5 * uncached as f64);
         let chunk = tables.budget.saturating_sub(decodes).max(CHUNK_TOKENS_MIN);
         let todo = pending + uncached;
-        let (full, rest) = (todo / chunk, todo % chunk);
+        // Most prompts are one chunk: no division for them.
+        let (full, rest) = if todo < chunk { (0, todo) } else { (todo / chunk, todo % chunk) };
         let mut ttft_ms = full as f64 * (tables.full() + beside) + own_attention;
         if rest > 0 {
             ttft_ms += tables.dense(decodes + rest) + beside;
@@ -162,12 +162,13 @@ impl<'t> Predictor<'t> {
             ttft_ms: ttft_ms * slowness,
             tpot_ms: decode_ms * slowness / (1.0 - duty(candidate)),
             prefill_ms: prefill_ms * slowness,
+            decode_ms: self.decode_ms * slowness,
         }
     }
 }
 
 /// The candidate's slowness; 1 where it says nothing sensible.
-pub(super) fn slowness(candidate: &Candidate) -> f64 {
+fn slowness(candidate: &Candidate) -> f64 {
     positive(candidate.slowness, 1.0).clamp(0.05, 100.0)
 }
 
