@@ -50,3 +50,46 @@ impl Owners {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Candidate;
+    use super::super::fleet::{Fleet, usual};
+    use super::*;
+
+    fn of(key: u64) -> Request {
+        Request { owner_key: key, ..usual() }
+    }
+
+    #[test]
+    fn a_prefix_stays_until_its_owner_is_full_and_then_moves() {
+        let mut fleet = Fleet::of(4, Candidate { requests: 5, ..Candidate::default() });
+        let (mut owners, mut rng) = (Owners::default(), Rng::with_seed(1));
+        let first = owners.pick(&of(9), &fleet, &mut rng).expect("somebody");
+        fleet.0[first].requests = 63;
+        assert_eq!(owners.pick(&of(9), &fleet, &mut rng), Some(first));
+        fleet.0[first].requests = 64;
+        let second = owners.pick(&of(9), &fleet, &mut rng).expect("somebody");
+        assert_ne!(second, first);
+        // It has moved for good.
+        fleet.0[first].requests = 0;
+        assert_eq!(owners.pick(&of(9), &fleet, &mut rng), Some(second));
+        fleet.0[second].eligible = false;
+        assert_eq!(owners.pick(&of(9), &fleet, &mut rng), Some(first));
+    }
+
+    #[test]
+    fn the_map_is_bounded_and_forgets_the_oldest() {
+        let fleet = Fleet::of(4, Candidate::default());
+        let (mut owners, mut rng) = (Owners::default(), Rng::with_seed(1));
+        for key in 0..30_000 {
+            owners.pick(&of(key), &fleet, &mut rng);
+            // Used all the while, this one is never the oldest.
+            owners.pick(&of(0), &fleet, &mut rng);
+        }
+        assert!(owners.owners.len() <= OWNERS_MAX, "{}", owners.owners.len());
+        assert!(owners.uses.len() <= 2 * OWNERS_MAX, "{}", owners.uses.len());
+        assert!(owners.owners.contains_key(&0) && owners.owners.contains_key(&29_999));
+        assert!(!owners.owners.contains_key(&1));
+    }
+}

@@ -6,7 +6,7 @@
 //! z   share of the time that prefill had lately  n   requests that run or wait there
 //!
 //! J = (w + d) / TTFT limit * pressure + 0.025 x^2 + 2 max(0, x - 0.7) + 5 kv + adapter
-//! pressure = (s / mean s)^4 * (1 - mean z) / (1 - z)                   for the usual request
+//! pressure = (s / mean s)^4 * ((1 - mean z) / (1 - z))^2               for the usual request
 //!          = ((n + 1) / (mean n + 1))^2 * sqrt((1 - z) / (1 - mean z)) for an unusually long one
 //! ```
 //!
@@ -51,7 +51,7 @@ const LATE_MAX_LONG: f64 = 0.3;
 const KV_FROM: f64 = 0.90;
 const KV: f64 = 5.0;
 /// Loading an adapter, and more with each slot that is taken: a slot is a place for a popular one.
-const LOAD: f64 = 1.25;
+const LOAD: f64 = 0.8;
 const SLOTS: f64 = 4.0;
 /// An adapter for which no slot is free waits until another's last request ends.
 const NO_SLOT: f64 = 50.0;
@@ -181,9 +181,10 @@ struct Means {
     step: f64,
     free: f64,
     crowd: f64,
-    /// Uncached tokens from which a request is long.
-    long_tokens: f64,
-    ttft_limit_ms: f64,
+    /// 1 / the uncached tokens from which a request is long.
+    short: f64,
+    /// 1 / the TTFT limit in ms.
+    per_limit: f64,
 }
 
 impl Means {
@@ -199,24 +200,28 @@ impl Means {
             step: (fleet.step / count).max(1e-6),
             free: (fleet.free / count).max(1e-6),
             crowd: fleet.crowd / count,
-            long_tokens: LONG * usual.max(1.0),
-            ttft_limit_ms,
+            short: 1.0 / (LONG * usual.max(1.0)),
+            per_limit: 1.0 / ttft_limit_ms,
         }
     }
 
     /// Fills in the terms that need the fleet, and the cost.
     fn sum_up(&self, one: &mut Scored) {
-        let step = squared(squared(one.step / self.step)) * (self.free / one.free);
+        let step = squared(squared(one.step / self.step) * (self.free / one.free));
         let usual = step.clamp(PRESSURE_MIN, PRESSURE_MAX);
-        let crowd = (one.crowd + 1.0) / (self.crowd + 1.0);
-        let long = squared(crowd) * (one.free / self.free).sqrt();
-        let longness = squared(squared(one.uncached as f64 / self.long_tokens));
+        let longness = squared(squared(one.uncached as f64 * self.short));
         let longness = longness / (1.0 + longness);
-        let pressure = usual + (long - usual) * longness;
+        let pressure = if longness > 0.01 {
+            let crowd = (one.crowd + 1.0) / (self.crowd + 1.0);
+            let long = squared(crowd) * (one.free / self.free).sqrt();
+            usual + (long - usual) * longness
+        } else {
+            usual
+        };
         let work_ms = one.times.prefill_ms + one.times.decode_ms;
         let late = (one.ttft - LATE_FROM).max(0.0);
         let late = late + (late.min(LATE_MAX_LONG) - late) * longness;
-        let work_cost = work_ms / self.ttft_limit_ms * pressure * self.slow_start(one);
+        let work_cost = work_ms * self.per_limit * pressure * self.slow_start(one);
         let [work, ttft, lateness, ..] = &mut one.terms;
         *work = work_cost;
         *ttft = TTFT * squared(one.ttft);

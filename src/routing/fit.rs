@@ -193,3 +193,97 @@ impl Slowness {
 fn beyond_dead_zone(log: f64) -> f64 {
     if log.abs() < DEAD_ZONE.ln() { 0.0 } else { log }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(kind: Kind, ratio: f64) -> Observation {
+        Observation { kind, predicted_ms: 100.0, actual_ms: 100.0 * ratio }
+    }
+
+    /// A pool that is as the model says, and a replica in it with a healthy past.
+    fn settled() -> (Scale, Slowness) {
+        let (pool, replica) = (Scale::default(), Slowness::default());
+        for i in 0..100 {
+            // Queues make it vary by a third.
+            let ratio = [0.75, 1.0, 1.33][i % 3];
+            let kind = if i % 2 == 0 { Kind::Ttft } else { Kind::Tpot };
+            replica.observe(&pool, seen(kind, ratio), i as u64 * 100);
+        }
+        (pool, replica)
+    }
+
+    #[test]
+    fn luck_is_no_slowness() {
+        let (pool, replica) = settled();
+        assert!((0.9..1.1).contains(&replica.get(&pool, 10_000)), "{replica:?}");
+        // One cold start of ten times, and three unlucky queues.
+        for (i, ratio) in [10.0, 2.5, 2.5, 2.5].into_iter().enumerate() {
+            replica.observe(&pool, seen(Kind::Ttft, ratio), 10_000 + i as u64);
+        }
+        assert!((0.9..1.1).contains(&replica.get(&pool, 10_010)), "{replica:?}");
+    }
+
+    #[test]
+    fn three_times_slow_is_seen_within_a_few_requests_and_forgotten_within_ten_seconds() {
+        let (pool, replica) = settled();
+        for i in 0..6 {
+            replica.observe(&pool, seen(Kind::Ttft, 3.0), 10_000 + i * 50);
+        }
+        assert!((2.5..3.5).contains(&replica.get(&pool, 10_250)), "{replica:?}");
+        // A fresh one needs three.
+        let fresh = Slowness::default();
+        (0..3).for_each(|i| fresh.observe(&pool, seen(Kind::Ttft, 3.0), 10_000 + i));
+        assert!((2.5..3.5).contains(&fresh.get(&pool, 10_003)));
+
+        // Unasked it drifts back; asked and fast, it is back as soon.
+        assert!(replica.get(&pool, 20_250) < 1.4);
+        for i in 0..6 {
+            replica.observe(&pool, seen(Kind::Tpot, 1.0), 12_000 + i * 50);
+        }
+        assert!((0.9..1.1).contains(&replica.get(&pool, 12_250)), "{replica:?}");
+    }
+
+    #[test]
+    fn a_restart_forgets() {
+        let (pool, replica) = settled();
+        (0..9).for_each(|i| replica.observe(&pool, seen(Kind::Ttft, 5.0), 10_000 + i));
+        assert!(replica.get(&pool, 10_010) > 4.0);
+        replica.reset();
+        assert_eq!(replica.get(&pool, 10_010), pool.tpot());
+    }
+
+    #[test]
+    fn a_wrong_preset_is_the_pools_and_nobodys_slowness() {
+        // A GPU that is 30 times as fast as the preset: whoever is asked first is not better.
+        let pool = Scale::default();
+        let (asked, unasked) = (Slowness::default(), Slowness::default());
+        for i in 0..40 {
+            asked.observe(&pool, seen(Kind::Tpot, 1.0 / 30.0), i * 100);
+        }
+        let (one, other) = (asked.get(&pool, 4000), unasked.get(&pool, 4000));
+        assert!((one / other - 1.0).abs() < 0.05, "{one} {other}");
+        assert!((0.03..0.037).contains(&other), "{other}");
+        // One slow replica does not make the pool look slow.
+        let (pool, _) = settled();
+        let slow = Slowness::default();
+        (0..40).for_each(|i| slow.observe(&pool, seen(Kind::Tpot, 8.0), i));
+        assert!(pool.tpot() < 1.15, "{}", pool.tpot());
+    }
+
+    #[test]
+    fn nonsense_is_ignored() {
+        let (pool, replica) = settled();
+        let before = (replica.get(&pool, 10_000), pool.tpot(), pool.ttft());
+        for actual_ms in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            for predicted_ms in [0.0, -3.0, f64::NAN, f64::INFINITY, 100.0] {
+                if (actual_ms, predicted_ms) != (100.0, 100.0) {
+                    let seen = Observation { kind: Kind::Tpot, predicted_ms, actual_ms };
+                    replica.observe(&pool, seen, 10_000);
+                }
+            }
+        }
+        assert_eq!(before, (replica.get(&pool, 10_000), pool.tpot(), pool.ttft()));
+    }
+}

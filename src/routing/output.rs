@@ -121,3 +121,67 @@ fn bucket(max_tokens: Option<u64>) -> usize {
     let Some(most) = max_tokens else { return BUCKETS.len() + 1 };
     BUCKETS.iter().position(|&end| most <= end).unwrap_or(BUCKETS.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lengths from 1 to 2 x `mean`, evenly, in an order that does not repeat soon.
+    fn feed(lengths: &Lengths, max_tokens: Option<u64>, tenant: u64, mean: u64, samples: u64) {
+        for i in 0..samples {
+            lengths.observe(max_tokens, tenant, 1 + i * 7919 % (2 * mean));
+        }
+    }
+
+    #[test]
+    fn nothing_known_is_the_usual_cut_to_the_limit() {
+        let lengths = Lengths::new();
+        assert_eq!(lengths.expect(None, 1), Expected { mean: 300.0, p90: 600.0 });
+        assert_eq!(lengths.expect(Some(50), 1), Expected { mean: 50.0, p90: 50.0 });
+    }
+
+    #[test]
+    fn what_has_few_samples_falls_back() {
+        let lengths = Lengths::new();
+        feed(&lengths, Some(100), 1, 40, 400);
+        // The tenant's own; another tenant's by the bucket; another bucket's by the pool.
+        for (max_tokens, tenant) in [(Some(100), 1), (Some(100), 2), (None, 2)] {
+            let mean = lengths.expect(max_tokens, tenant).mean;
+            assert!((34.0..46.0).contains(&mean), "{max_tokens:?} {tenant}: {mean}");
+        }
+        // Once it has its own samples they count.
+        feed(&lengths, None, 2, 900, 400);
+        assert!((800.0..1000.0).contains(&lengths.expect(None, 2).mean));
+        assert!((34.0..46.0).contains(&lengths.expect(Some(100), 1).mean));
+        feed(&lengths, Some(100), 2, 10, 400);
+        assert!(lengths.expect(Some(100), 2).mean < 12.0);
+        assert!((34.0..46.0).contains(&lengths.expect(Some(100), 1).mean));
+    }
+
+    #[test]
+    fn nine_of_ten_stay_within_the_quantile() {
+        let lengths = Lengths::new();
+        feed(&lengths, None, 3, 500, 4000);
+        let p90 = lengths.expect(None, 3).p90;
+        assert!((800.0..1000.0).contains(&p90), "{p90}");
+    }
+
+    #[test]
+    fn a_change_of_traffic_is_followed() {
+        let lengths = Lengths::new();
+        feed(&lengths, None, 3, 500, 4000);
+        feed(&lengths, None, 3, 50, 2500);
+        assert!(lengths.expect(None, 3).mean < 65.0, "{:?}", lengths.expect(None, 3));
+    }
+
+    #[test]
+    fn every_limit_has_a_bucket() {
+        let all = [Some(0), Some(8), Some(9), Some(4096), Some(4097), Some(u64::MAX), None];
+        assert_eq!(all.map(bucket), [0, 0, 1, 7, 8, 8, 9]);
+        let lengths = Lengths::new();
+        for max_tokens in all {
+            feed(&lengths, max_tokens, u64::MAX, 20, 30);
+            assert!(lengths.expect(max_tokens, u64::MAX).mean.is_finite());
+        }
+    }
+}

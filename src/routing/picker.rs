@@ -63,8 +63,8 @@ impl Picker {
                 cost::score(request, view, tables, echoes, scored);
                 let decision = decide(request, scored, rng);
                 if let Decision::Pick(pick) = decision {
-                    let chosen = scored.iter().find(|one| one.index == pick.replica);
-                    echoes.picked(pick.replica, chosen.map_or(0, |one| one.uncached));
+                    let uncached = request.prompt_tokens.saturating_sub(pick.cached_tokens);
+                    echoes.picked(pick.replica, uncached.max(1));
                 }
                 return decision;
             }

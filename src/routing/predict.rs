@@ -122,7 +122,8 @@ impl<'t> Predictor<'t> {
         let own_attention = step.attention_ms * uncached as f64 * (cached + 0.5 * uncached as f64);
         let chunk = tables.budget.saturating_sub(decodes).max(CHUNK_TOKENS_MIN);
         let todo = pending + uncached;
-        let (full, rest) = (todo / chunk, todo % chunk);
+        // Most prompts are one chunk: no division for them.
+        let (full, rest) = if todo < chunk { (0, todo) } else { (todo / chunk, todo % chunk) };
         let mut ttft_ms = full as f64 * (tables.full() + beside) + own_attention;
         if rest > 0 {
             ttft_ms += tables.dense(decodes + rest) + beside;

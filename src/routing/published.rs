@@ -38,29 +38,31 @@ pub(super) fn cache_aware(
         // Among equal matches the shorter queue, as its tree keeps the last that was asked.
         return least(view, rng, |_, c| c.requests as f64 - c.cached_tokens as f64 * 1e6);
     }
-    // What it holds is taken by what it has had lately: the tree's size is not in the view.
+    // Its tree's size is not in the view: what is in flight stands for it.
     least(view, rng, |_, c| c.load_tokens as f64)
 }
 
 /// Preble's E2: where more of the prompt is cached than not, exploit (the lightest of those with
-/// the longest hit); else explore by the GPU time of the recent past, of this prompt, and of what
-/// it evicts.
+/// the longest hit, unless it is far above the lightest of all); else explore by the GPU time of
+/// the recent past, of this prompt, and of what it evicts.
 pub(super) fn preble(
     request: &Request,
     view: &impl FleetView,
     tables: &Tables,
     rng: &mut Rng,
 ) -> Option<usize> {
-    /// Load at which a holder is too far above the lightest to be exploited.
+    /// Load over that of the lightest at which a holder is no longer exploited.
     const IMBALANCE: f64 = 1.5;
     const WINDOW_MS: f64 = 10_000.0;
+    /// Decodes that share a step, as a rule.
+    const BATCH: f64 = 128.0;
     let predictor = Predictor::new(tables, request);
-    // GPU time that is owed: prefill that waits and answers in flight, each by its own rate.
-    let full = tables.full_token_ms();
+    let full_ms = tables.full_token_ms();
+    // GPU time: prefill of the recent past, prefill that waits, answers that run.
     let load = |c: &Candidate| {
         let past = c.prefill_duty.clamp(0.0, 1.0) * WINDOW_MS;
-        let one = tables.dense(1) / 16.0;
-        past + c.pending_tokens as f64 * full + c.decodes as f64 * request.output_tokens * one / 8.0
+        let answer_ms = request.output_tokens * tables.dense(1) / BATCH;
+        past + c.pending_tokens as f64 * full_ms + c.decodes as f64 * answer_ms
     };
     let (mut lightest, mut longest) = (f64::INFINITY, 0);
     for c in (0..view.len()).map(|i| view.candidate(i)).filter(|c| c.eligible) {
@@ -68,21 +70,19 @@ pub(super) fn preble(
         longest = longest.max(c.cached_tokens);
     }
     if longest.saturating_mul(2) > request.prompt_tokens {
-        let exploited = least(view, rng, |_, c| {
-            let balanced = load(c) <= IMBALANCE * lightest.max(1.0);
-            if c.cached_tokens == longest && balanced { load(c) } else { f64::INFINITY }
-        });
-        if let Some(index) = exploited.filter(|&i| load(&view.candidate(i)).is_finite()) {
-            let c = view.candidate(index);
-            if c.cached_tokens == longest && load(&c) <= IMBALANCE * lightest.max(1.0) {
-                return Some(index);
-            }
+        let exploitable =
+            |c: &Candidate| c.cached_tokens == longest && load(c) <= IMBALANCE * lightest.max(1.0);
+        let score = |_, c: &Candidate| if exploitable(c) { load(c) } else { f64::INFINITY };
+        let holder = least(view, rng, score).filter(|&i| exploitable(&view.candidate(i)));
+        if holder.is_some() {
+            return holder;
         }
     }
     least(view, rng, |_, c| {
-        let evicted = if c.blocks > 0 && c.blocks_used >= c.blocks { full } else { 0.0 };
         let uncached = predictor.uncached(c) as f64;
-        load(c) + predictor.times(c).prefill_ms + evicted * uncached
+        let full = c.blocks > 0 && c.blocks_used >= c.blocks;
+        let evicted_ms = if full { full_ms * uncached } else { 0.0 };
+        load(c) + predictor.times(c).prefill_ms + evicted_ms
     })
 }
 
@@ -117,4 +117,114 @@ pub(super) fn llm_d(request: &Request, view: &impl FleetView, rng: &mut Rng) -> 
         };
         -(3.0 * prefix + 2.0 * kv + 2.0 * queue)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Policy;
+    use super::super::fleet::{Fleet, busy, pick, usual};
+    use super::*;
+
+    /// What differs from a busy replica.
+    fn fleet(changes: &[&dyn Fn(&mut Candidate)]) -> Fleet {
+        let mut fleet = Fleet::busy(changes.len());
+        fleet.0.iter_mut().zip(changes).for_each(|(one, change)| change(one));
+        fleet
+    }
+
+    fn picks(policy: Policy, wanted: usize, changes: &[&dyn Fn(&mut Candidate)]) {
+        let fleet = fleet(changes);
+        for seed in 0..20 {
+            let got = pick(policy, &usual(), &fleet, seed);
+            assert_eq!(got, wanted, "{policy:?} of {:?}", fleet.0);
+        }
+    }
+
+    #[test]
+    fn lmetric_multiplies() {
+        // 1,736 x 61, 336 x 91, 1,136 x 21.
+        picks(
+            Policy::Lmetric,
+            2,
+            &[&|_| (), &|c| (c.cached_tokens, c.requests) = (1400, 90), &|c| {
+                (c.cached_tokens, c.requests) = (600, 20)
+            }],
+        );
+        // Pending tokens count as the prompt's own.
+        picks(
+            Policy::Lmetric,
+            0,
+            &[&|_| (), &|c| (c.cached_tokens, c.pending_tokens) = (1400, 3000)],
+        );
+    }
+
+    #[test]
+    fn cache_aware_matches_above_a_half_and_balances_in_its_mode() {
+        picks(
+            Policy::CacheAware,
+            1,
+            &[&|c| c.requests = 40, &|c| (c.cached_tokens, c.requests) = (900, 70), &|c| {
+                c.cached_tokens = 600
+            }],
+        );
+        // A match below a half is none: the one that holds the least.
+        picks(
+            Policy::CacheAware,
+            2,
+            &[&|_| (), &|c| c.cached_tokens = 800, &|c| c.load_tokens = 10],
+        );
+        // Apart by more than 32 and a tenth: affinity is off.
+        picks(
+            Policy::CacheAware,
+            0,
+            &[&|c| c.requests = 30, &|c| (c.cached_tokens, c.requests) = (1400, 63)],
+        );
+    }
+
+    #[test]
+    fn preble_exploits_long_hits_and_explores_else() {
+        picks(
+            Policy::Preble,
+            1,
+            &[&|c| c.decodes = 50, &|c| c.cached_tokens = 900, &|c| c.cached_tokens = 880],
+        );
+        // The holder is half above the lightest: explored by load.
+        picks(
+            Policy::Preble,
+            0,
+            &[&|c| (c.decodes, c.prefill_duty) = (10, 0.05), &|c| {
+                (c.cached_tokens, c.prefill_duty) = (900, 0.5)
+            }],
+        );
+        picks(Policy::Preble, 1, &[&|c| c.cached_tokens = 100, &|c| c.prefill_duty = 0.02]);
+    }
+
+    #[test]
+    fn dynamo_adds_blocks() {
+        // A hit of 1,400 is worth 1,400 tokens of load.
+        picks(Policy::Dynamo, 1, &[&|_| (), &|c| c.cached_tokens = 1400]);
+        picks(
+            Policy::Dynamo,
+            0,
+            &[&|_| (), &|c| (c.cached_tokens, c.load_tokens) = (1400, 60 * 2040 + 1500)],
+        );
+    }
+
+    #[test]
+    fn llm_d_weighs_prefix_room_and_queue() {
+        picks(Policy::LlmD, 1, &[&|_| (), &|c| c.cached_tokens = 400]);
+        // A hit of 0.5 (1.5 points) against an empty queue (2 points).
+        picks(Policy::LlmD, 0, &[&|_| (), &|c| (c.cached_tokens, c.pending_requests) = (868, 9)]);
+        picks(Policy::LlmD, 0, &[&|c| c.blocks_used = 100, &|_| ()]);
+    }
+
+    #[test]
+    fn equals_share() {
+        let fleet = Fleet::of(4, busy());
+        for policy in [Policy::Lmetric, Policy::Dynamo, Policy::LlmD, Policy::Preble] {
+            let mut counts = [0; 4];
+            (0..400).for_each(|seed| counts[pick(policy, &usual(), &fleet, seed)] += 1);
+            assert!(counts.iter().all(|&n| n > 60), "{policy:?}: {counts:?}");
+        }
+    }
 }
