@@ -11,9 +11,10 @@
 //! A turn's prompt is the prompt before it, its answer, and new user text.
 //!
 //! What these laws leave open is set so that, on the mean of seeds, a prompt has 1,736 tokens and
-//! a cache without end would spare 79 % of them ([`POPULAR_TOKENS`], [`COLD_SHARE`]); the sigmas
-//! so that published policies come out as heavy traffic has them: round robin loses its first
-//! tokens to long cold prompts at two fifths of the rate that a cache-aware policy carries.
+//! a cache without end would spare 79 % of them (`POPULAR_TOKENS`, `COLD_SHARE`). The sigmas are
+//! set so that policies of other gateways come out near what another simulator published of them
+//! on such traffic: round robin loses its first tokens to long cold prompts at half of the rate
+//! that a cache-aware policy carries.
 //!
 //! A run begins with a busy service and empty caches: of the sessions that began before it those
 //! turns are left that still come, so that the rate is the same from the first second to the last.

@@ -1,6 +1,12 @@
 //! The planner: a workload against a fleet in virtual time, with the router, the prefix index and
 //! the engine model that the gateway and the simulator run.
 //!
+//! - [`workload`], [`mix`], [`trace`]: what comes, the same for every policy of a seed.
+//! - [`scenario`]: the fleet, its gateways, what fails, the limits.
+//! - `replay`: the run, from an `agenda` of events; `gateway` (its `books`, its `adapters`) and
+//!   `replica` are who acts in it, `endless` is the bound of what caches can do.
+//! - [`outcome`], [`capacity`], [`report`], [`html`]: what came of it.
+//!
 //! Pure: no clock, no files, no sockets; one thread a run. A seed gives the same run anywhere.
 
 #![cfg_attr(
