@@ -33,7 +33,7 @@ fn fleet(count: usize, rng: &mut Rng) -> Fleet {
         Candidate {
             key: index as u64 + 1,
             eligible: index % 16 != 5,
-            cached_tokens: if index % 8 == 0 { rng.u64(0..108) * 16 } else { 0 },
+            cached_tokens: if index.is_multiple_of(8) { rng.u64(0..108) * 16 } else { 0 },
             pending_tokens: pending * rng.u64(100..1500),
             pending_requests: pending,
             decodes,

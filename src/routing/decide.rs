@@ -47,11 +47,10 @@ fn best<'s>(request: &Request, scored: &'s [Scored], rng: &mut Rng) -> Option<&'
         let among = scored.iter().filter(|one| one.cost <= least * (1.0 + OWNER) + TIE);
         return among.max_by_key(|one| rendezvous(request.owner_key, one));
     }
-    let mut ties = 0;
     let mut best = None;
-    for one in scored.iter().filter(|one| one.cost <= least + TIE) {
-        ties += 1;
-        if rng.usize(..ties) == 0 {
+    for (earlier, one) in scored.iter().filter(|one| one.cost <= least + TIE).enumerate() {
+        // Each of the ties with the same chance, in one pass.
+        if rng.usize(..=earlier) == 0 {
             best = Some(one);
         }
     }
@@ -73,12 +72,15 @@ fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// Index and cost of one that was not chosen.
+type Other = Option<(usize, f64)>;
+
 /// The two least but for the chosen one.
-fn runners_up(scored: &[Scored], chosen: usize) -> [Option<(usize, f64)>; 2] {
-    let (mut second, mut third): (Option<(usize, f64)>, Option<(usize, f64)>) = (None, None);
+fn runners_up(scored: &[Scored], chosen: usize) -> [Other; 2] {
+    let (mut second, mut third): (Other, Other) = (None, None);
     for one in scored.iter().filter(|one| one.index != chosen) {
         let this = Some((one.index, one.cost));
-        let before = |other: Option<(usize, f64)>| other.is_none_or(|(_, cost)| one.cost < cost);
+        let before = |other: Other| other.is_none_or(|(_, cost)| one.cost < cost);
         if before(second) {
             (second, third) = (this, second);
         } else if before(third) {
