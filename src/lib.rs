@@ -9,7 +9,8 @@
 //! 3. `gateway/prompt.rs` knows the prompt as the engine will ([`prompt`]): its text by the model's
 //!    template, its tokens, whether they fit, the chained hashes of its blocks. In turns on the
 //!    core; what cannot be cut into turns goes to a thread beside the cores (`gateway/side.rs`).
-//! 4. `gateway/upstream.rs` picks a replica ([`routing`]), `gateway/exchange.rs` sends it the
+//! 4. `gateway/upstream.rs` picks a replica ([`routing`]) by what each holds of the prompt
+//!    ([`prefix`]), `gateway/exchange.rs` sends it the
 //!    request and waits for the first event; elsewhere again while no content has reached the
 //!    client.
 //! 5. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
@@ -22,16 +23,17 @@
 //! * A core, pinned: its listeners, connections, idle upstream connections, buffers, the parts of
 //!   prompts that it remembers, and metric shard. It never waits for a lock, a disk, a name server
 //!   or another thread.
-//! * The control thread: the registry (names, probes, `/v1/models`), the admin listener, the
-//!   drain. It never touches a request.
+//! * The control thread: the registry (sources of members, names, probes, scrapes, adapters), the
+//!   admin listener, the drain. It never touches a request.
 //! * The side threads: renders and encodings that would hold a core too long, by a bounded queue.
 //!   Tokenizers and templates themselves are read-only and shared by all.
 //! * The usage writer: the usage log. It never blocks a core: the ring is bounded, and a request
 //!   reserves its place before it starts.
 //! * The supervisor: the cores' threads. It serves nothing.
 //!
-//! Threads meet in [`runtime`] (snapshots, cells) and in the atomics of a
-//! [`replicas::Replica`]. Nothing is written twice: a cell has one writer.
+//! Threads meet in [`runtime`] (snapshots, cells), in the atomics of a [`replicas::Replica`], and
+//! in a pool's [`prefix::Index`], which all read and one at a time writes: who finds the writer
+//! busy leaves its entry in a queue. Nothing is written twice: a cell has one writer.
 //!
 //! # Invariants
 //!
@@ -45,17 +47,19 @@
 //!
 //! # Layers
 //!
-//! Imports run one way: `main`, `cli`, `sim` and `bench`, `gateway`, `routing`, `admin`,
+//! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench`, `gateway`, `routing`, `admin`,
 //! `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants` and `usage`, `sse` and `http1` and
 //! `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds it). `http1`, `sse`, `zmtp`, `openai`,
-//! `prompt`, `prefix`, `engine`, `routing` and `usage::record` do no I/O and read no clock.
+//! `prompt`, `prefix`, `engine`, `routing`, `plan` and `usage::record` do no I/O and read no clock:
+//! `plan` runs them in virtual time.
 //!
 //! # Deliberately absent
 //!
 //! * A middleware or plugin system: the path is one screen.
 //! * HTTP by a library on the data plane: what we found holds events back, accepts framing that
 //!   smuggles, or has no limits. `httparse` splits fields; the rest is ours and fuzzed.
-//! * Upstreams from requests: a replica comes from the configuration only.
+//! * Upstreams from requests: a replica comes from the configuration, from a source that it names,
+//!   or from the operator by the admin listener.
 //! * Compression, cookies, redirects, upgrades.
 
 pub mod admin;
@@ -67,6 +71,7 @@ pub mod gateway;
 pub mod http1;
 pub mod net;
 pub mod openai;
+pub mod plan;
 pub mod prefix;
 pub mod prompt;
 pub mod replicas;

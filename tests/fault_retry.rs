@@ -215,7 +215,7 @@ fn a_draining_replica_is_ejected_at_once() {
     assert_eq!(ask(bed.addr, &stream_for_acme()).words(), "hello");
     let mut states = states(&bed);
     states.sort_unstable();
-    assert_eq!(states, ["ejected", "up"]);
+    assert_eq!(states, ["draining", "up"]);
     // Its `/health` says 200 all the while, and a request that it serves brings it back.
     eventually("both serve again", || {
         assert_eq!(ask(bed.addr, &stream_for_acme()).words(), "hello");

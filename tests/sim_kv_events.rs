@@ -37,7 +37,7 @@ impl Peer {
     /// The frames of the next message; none for the handshake, `None` at the end.
     fn next(&mut self) -> Option<Vec<Vec<u8>>> {
         loop {
-            if let Some(incoming) = self.connection.next().expect("ZMTP") {
+            if let Some(incoming) = self.connection.incoming().expect("ZMTP") {
                 return Some(match incoming {
                     Incoming::Message(message) => message.frames().map(<[u8]>::to_vec).collect(),
                     Incoming::Ready | Incoming::Ping(_) => Vec::new(),

@@ -6,8 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::exposition::Page;
 use super::prompts::prompts;
+use super::routing::routing;
 use super::server::View;
 use super::shard::{Phase, PoolCells, Shard, Stage};
+use super::share::share;
+use super::signals::{adapters, signals};
 use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
 use crate::runtime::clock;
 
@@ -23,7 +26,11 @@ pub(super) fn page(view: &View) -> String {
     pools(&mut page, view);
     gateway(&mut page, view);
     fleet(&mut page, view);
+    signals(&mut page, view);
+    adapters(&mut page, view);
     prompts(&mut page, view);
+    routing(&mut page, view);
+    share(&mut page, view);
     usage(&mut page, view);
     page.into_text()
 }
@@ -43,7 +50,7 @@ fn sum<'s>(view: &'s View, of: impl Fn(&'s Shard) -> &'s Histogram) -> Sum {
 }
 
 /// The cells of each pool over all cores, by name.
-fn by_pool(view: &View) -> BTreeMap<Arc<str>, Vec<Arc<PoolCells>>> {
+pub(super) fn by_pool(view: &View) -> BTreeMap<Arc<str>, Vec<Arc<PoolCells>>> {
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (name, cells) in view.shards.iter().flat_map(|shard| shard.pools()) {
         all.entry(name).or_default().push(cells);
@@ -131,8 +138,8 @@ fn gateway(page: &mut Page, view: &View) {
     }
     // HTTP/1.1: a request in flight holds one connection.
     let fleet = (view.fleet)();
-    let replicas = fleet.pools.iter().flat_map(|pool| &pool.replicas);
-    let busy = replicas.fold(0, |sum: u64, r| sum.wrapping_add(r.ledger.requests()));
+    let lanes = fleet.pools.iter().flat_map(|pool| &pool.lanes);
+    let busy = lanes.fold(0, |sum: u64, lane| sum.wrapping_add(lane.ledger.requests()));
     page.value("expedite_connections", &[("side", "upstream")], busy);
     page.family("expedite_requests_open", "gauge", "Requests between head and end.");
     page.value("expedite_requests_open", &[], level(view, |s| &s.in_flight));
@@ -144,21 +151,21 @@ fn fleet(page: &mut Page, view: &View) {
     let fleet = (view.fleet)();
     let now_ms = clock::now_ms();
     let replicas =
-        || fleet.pools.iter().flat_map(|pool| pool.replicas.iter().map(move |r| (&*pool.name, r)));
+        || fleet.pools.iter().flat_map(|pool| pool.replicas.iter().map(move |r| (pool, r)));
     page.family("expedite_replica_up", "gauge", "May be sent work.");
     for (pool, replica) in replicas() {
-        let labels = [("pool", pool), ("replica", &*replica.id)];
-        page.value("expedite_replica_up", &labels, u8::from(replica.health.eligible(now_ms)));
+        let labels = [("pool", &*pool.name), ("replica", &*replica.id)];
+        page.value("expedite_replica_up", &labels, u8::from(replica.eligible(now_ms)));
     }
     page.family("expedite_in_flight", "gauge", "Requests that we have at a replica.");
     for (pool, replica) in replicas() {
-        let labels = [("pool", pool), ("replica", &*replica.id)];
-        page.value("expedite_in_flight", &labels, replica.ledger.requests());
+        let labels = [("pool", &*pool.name), ("replica", &*replica.id)];
+        page.value("expedite_in_flight", &labels, pool.in_flight(replica).0);
     }
     page.family("expedite_in_flight_tokens", "gauge", "Tokens that we have at a replica.");
     for (pool, replica) in replicas() {
-        let labels = [("pool", pool), ("replica", &*replica.id)];
-        page.value("expedite_in_flight_tokens", &labels, replica.ledger.tokens());
+        let labels = [("pool", &*pool.name), ("replica", &*replica.id)];
+        page.value("expedite_in_flight_tokens", &labels, pool.in_flight(replica).1);
     }
 }
 

@@ -6,8 +6,12 @@
 mod exposition;
 mod metrics;
 mod prompts;
+mod replicas;
+mod routing;
 mod server;
 mod shard;
+mod share;
+mod signals;
 mod status;
 
 pub use server::{Flags, View, serve};

@@ -12,7 +12,7 @@ pub(super) fn prompts(page: &mut Page, view: &View) {
     let checks = "expedite_prompt_checks_total";
     page.family(checks, "counter", "Exact prompt counts against those of the engine.");
     for pool in &fleet.pools {
-        let (same, differs) = pool.prompts.checked();
+        let (same, differs) = pool.state.prompts.checked();
         for (result, n) in [("same", same), ("differs", differs)] {
             page.value(checks, &[("pool", &pool.name), ("result", result)], n);
         }
@@ -28,7 +28,7 @@ pub(super) fn prompts(page: &mut Page, view: &View) {
     let ratio = "expedite_prompt_bytes_per_token";
     page.family(ratio, "gauge", "Bytes of text a token takes, for estimates.");
     for pool in &fleet.pools {
-        page.value(ratio, &[("pool", &pool.name)], pool.prompts.bytes_a_token());
+        page.value(ratio, &[("pool", &pool.name)], pool.state.prompts.bytes_a_token());
     }
     let bytes = "expedite_tokenizer_bytes";
     page.family(bytes, "gauge", "Bytes of the tables of the pool's tokenizer, estimated.");

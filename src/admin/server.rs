@@ -5,16 +5,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::shard::Shard;
-use super::{metrics, status};
+use super::{metrics, replicas, status};
 use crate::replicas::Fleet;
+use crate::replicas::registry::Handle;
+use crate::replicas::share::Stats;
 use crate::runtime::clock;
 use crate::usage::UsageSink;
 
@@ -33,6 +36,9 @@ pub struct Flags {
     pub panics: AtomicU64,
 }
 
+/// Explains a call: from its path and its body to a status and JSON.
+type Explain = Box<dyn Fn(&str, &[u8]) -> (u16, Value) + Send + Sync>;
+
 /// What the admin listener can see.
 pub struct View {
     /// One shard a core.
@@ -41,12 +47,25 @@ pub struct View {
     pub fleet: Box<dyn Fn() -> Arc<Fleet> + Send + Sync>,
     /// The usage log.
     pub usage: UsageSink,
+    /// What became of sharing with other gateways.
+    pub share: Arc<Stats>,
     /// Flags of the process.
     pub flags: Arc<Flags>,
     /// Name of the cores' driver.
     pub driver: &'static str,
     /// Begins a drain.
     pub drain: Box<dyn Fn() + Send + Sync>,
+    /// Explains the call in a body that is meant for a path: a status, and JSON. Takes as long as
+    /// the prompt, so that it is called beside this thread.
+    pub explain: Explain,
+    /// The cores' last decisions.
+    pub decisions: Box<dyn Fn() -> Value + Send + Sync>,
+    /// The fleet as routing sees it.
+    pub snapshot: Box<dyn Fn() -> Value + Send + Sync>,
+    /// Longest body that is read, in bytes.
+    pub body_bytes_max: usize,
+    /// The way to the registry of replicas.
+    pub registry: Handle,
 }
 
 /// A core that has not swept for this long is stuck.
@@ -85,8 +104,8 @@ pub async fn serve(
         let view = Arc::clone(&view);
         tokio::task::spawn_local(async move {
             let service = service_fn(move |request| {
-                let answer = answer(&view, &request);
-                async move { Ok::<_, Infallible>(answer) }
+                let view = Arc::clone(&view);
+                async move { Ok::<_, Infallible>(answer(&view, request).await) }
             });
             // An admin client that breaks its connection is no concern of ours.
             let _ = hyper::server::conn::http1::Builder::new()
@@ -98,7 +117,10 @@ pub async fn serve(
     }
 }
 
-fn answer(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    if request.method() == Method::POST && request.uri().path() == "/explain" {
+        return explain(view, request).await;
+    }
     let get = matches!(*request.method(), Method::GET | Method::HEAD);
     let post = request.method() == Method::POST;
     match request.uri().path() {
@@ -107,16 +129,45 @@ fn answer(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         }
         "/ready" if get => yes_or_no(view.is_ready(), "ready"),
         "/live" if get => yes_or_no(view.is_live(), "live"),
-        "/status.json" if get => text(200, "application/json", status::json(view).to_string()),
+        "/status.json" if get => json(200, &status::json(view)),
+        "/decisions" if get => json(200, &(view.decisions)()),
+        "/snapshot" if get => json(200, &(view.snapshot)()),
         "/drain" if post => {
             (view.drain)();
             text(200, "text/plain", "draining\n".to_owned())
         }
-        "/metrics" | "/ready" | "/live" | "/status.json" | "/drain" => {
+        "/replicas" if post => replicas::add(view, request).await,
+        path if path.starts_with("/replicas/") && request.method() == Method::DELETE => {
+            replicas::remove(view, &request).await
+        }
+        path if path.starts_with("/replicas/") => {
+            text(405, "text/plain", "wrong method\n".to_owned())
+        }
+        "/replicas" | "/metrics" | "/ready" | "/live" | "/status.json" | "/drain"
+        | "/decisions" | "/snapshot" | "/explain" => {
             text(405, "text/plain", "wrong method\n".to_owned())
         }
         _ => text(404, "text/plain", "unknown path\n".to_owned()),
     }
+}
+
+/// `POST /explain?path=/v1/chat/completions` with the call's body.
+async fn explain(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let mut pairs = request.uri().query().unwrap_or_default().split('&');
+    let path = pairs.find_map(|pair| pair.strip_prefix("path="));
+    let path = path.unwrap_or("/v1/chat/completions").replace("%2F", "/").replace("%2f", "/");
+    let body = Limited::new(request.into_body(), view.body_bytes_max).collect().await;
+    let Ok(body) = body else {
+        return json(413, &json!({ "error": "the body is too long or did not come whole" }));
+    };
+    let (view, body) = (Arc::clone(view), body.to_bytes());
+    let said = tokio::task::spawn_blocking(move || (view.explain)(&path, &body)).await;
+    let (status, said) = said.unwrap_or_else(|_| (500, json!({ "error": "it cannot be read" })));
+    json(status, &said)
+}
+
+fn json(status: u16, value: &Value) -> Response<Full<Bytes>> {
+    text(status, "application/json", value.to_string())
 }
 
 fn yes_or_no(yes: bool, what: &str) -> Response<Full<Bytes>> {
@@ -126,7 +177,7 @@ fn yes_or_no(yes: bool, what: &str) -> Response<Full<Bytes>> {
     }
 }
 
-fn text(status: u16, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+pub(super) fn text(status: u16, kind: &'static str, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     if let Ok(status) = hyper::StatusCode::from_u16(status) {
         *response.status_mut() = status;

@@ -69,6 +69,10 @@ pub struct PoolCells {
     pub cached: Counter,
     /// Output tokens.
     pub output: Counter,
+    /// Cached tokens as predicted, of requests whose engine told its own count.
+    pub hits_predicted: Counter,
+    /// That count.
+    pub hits_actual: Counter,
     /// Requests by endpoint and outcome; the names are bounded.
     pub requests: Mutex<HashMap<(&'static str, Outcome), Arc<Counter>>>,
 }
@@ -109,7 +113,12 @@ pub struct Shard {
     pub beat_ms: Gauge,
     /// By pool name. The lock is taken by this core when a pool is new, and by a scrape.
     pools: Mutex<HashMap<Arc<str>, Arc<PoolCells>>>,
+    /// By adapter: requests that found it on their replica, and that did not. Locked as `pools`.
+    adapters: Mutex<HashMap<Arc<str>, Arc<[Counter; 2]>>>,
 }
+
+/// Adapters that are counted by name; what is beyond is counted as `other`.
+const ADAPTERS_MAX: usize = 256;
 
 impl Shard {
     /// The histogram of a stage.
@@ -122,6 +131,16 @@ impl Shard {
     #[must_use]
     pub fn cancel(&self, phase: Phase) -> &Histogram {
         &self.cancels[phase as usize]
+    }
+
+    /// Every adapter's requests that found it on their replica, and that did not, for a scrape.
+    #[must_use]
+    pub fn adapters(&self) -> Vec<(Arc<str>, [u64; 2])> {
+        let adapters = self.adapters.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let read = |(name, cells): (&Arc<str>, &Arc<[Counter; 2]>)| {
+            (Arc::clone(name), cells.each_ref().map(Counter::get))
+        };
+        adapters.iter().map(read).collect()
     }
 
     /// Every pool's cells, for a scrape.
@@ -140,6 +159,7 @@ type Place = (Arc<str>, &'static str, Outcome);
 pub struct PoolIndex {
     pools: RefCell<HashMap<Arc<str>, Arc<PoolCells>>>,
     requests: RefCell<HashMap<Place, Arc<Counter>>>,
+    adapters: RefCell<HashMap<Arc<str>, Arc<[Counter; 2]>>>,
 }
 
 impl PoolIndex {
@@ -152,6 +172,24 @@ impl PoolIndex {
         let cells = Arc::clone(shared.entry(Arc::clone(pool)).or_default());
         self.pools.borrow_mut().insert(Arc::clone(pool), Arc::clone(&cells));
         cells
+    }
+
+    /// Counts a request for an adapter: it was on the chosen replica, or was not.
+    pub fn count_adapter(&self, shard: &Shard, adapter: &Arc<str>, hit: bool) {
+        let mut known = self.adapters.borrow_mut();
+        let cells = match known.get(adapter) {
+            Some(cells) => cells,
+            None => {
+                let mut shared =
+                    shard.adapters.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let full = known.len() >= ADAPTERS_MAX;
+                let name = if full { "other".into() } else { Arc::clone(adapter) };
+                let cells = Arc::clone(shared.entry(Arc::clone(&name)).or_default());
+                known.entry(name).or_insert(cells)
+            }
+        };
+        let [hits, misses] = &**cells;
+        if hit { hits.inc() } else { misses.inc() }
     }
 
     /// Counts a request's end.

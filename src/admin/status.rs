@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::server::View;
+use crate::replicas::{Pool, Replica};
 use crate::runtime::clock;
 
 /// The whole status.
@@ -13,30 +14,16 @@ pub(super) fn json(view: &View) -> Value {
         .pools
         .iter()
         .map(|pool| {
-            let replicas: Vec<_> = pool
-                .replicas
-                .iter()
-                .map(|replica| {
-                    json!({
-                        "id": &*replica.id,
-                        "url": format!("http://{}", replica.authority),
-                        "state": replica.health.state(now_ms).name(),
-                        "in_flight": replica.ledger.requests(),
-                        "in_flight_tokens": replica.ledger.tokens(),
-                        "models": replica.models.load().as_ref().map(|list| {
-                            list.iter().map(|e| e.id.clone()).collect::<Vec<_>>()
-                        }),
-                    })
-                })
-                .collect();
-            let (same, differing) = pool.prompts.checked();
+            let replicas: Vec<_> =
+                pool.replicas.iter().map(|replica| replica_json(pool, replica, now_ms)).collect();
+            let (same, differing) = pool.state.prompts.checked();
             json!({
                 "name": &*pool.name,
                 "prompts": {
                     "mode": pool.prompt_mode(),
                     "counts_same": same,
                     "counts_differing": differing,
-                    "bytes_per_token": pool.prompts.bytes_a_token(),
+                    "bytes_per_token": pool.state.prompts.bytes_a_token(),
                     "block_tokens": pool.block_tokens(),
                 },
                 "replicas": replicas,
@@ -50,5 +37,39 @@ pub(super) fn json(view: &View) -> Value {
         "uptime_ms": now_ms,
         "ready": view.is_ready(),
         "pools": pools,
+    })
+}
+
+fn replica_json(pool: &Pool, replica: &Replica, now_ms: u64) -> Value {
+    let (requests, tokens) = pool.in_flight(replica);
+    let signals = &replica.signals;
+    let told = signals.server.load(now_ms);
+    let facts = signals.facts.load_full();
+    let facts = facts.as_deref();
+    json!({
+        "id": &*replica.id,
+        "url": format!("http://{}", replica.authority),
+        "zone": replica.zone,
+        "source": replica.source().name(),
+        "state": replica.state(now_ms).name(),
+        "ramp": replica.health.ramp(now_ms),
+        "in_flight": requests,
+        "in_flight_tokens": tokens,
+        "models": replica.models.load().as_ref().map(|list| {
+            list.iter().map(|e| e.id.clone()).collect::<Vec<_>>()
+        }),
+        "version": facts.and_then(|facts| facts.version.clone()),
+        "hash_algorithm": facts.and_then(|facts| facts.hash_algorithm.clone()),
+        "prefix_caching": facts.and_then(|facts| facts.prefix_caching),
+        "ranks": signals.ranks(),
+        "blocks": signals.server.blocks(),
+        "block_tokens": signals.block_tokens(),
+        "adapter_slots": signals.adapter_slots(),
+        "signal_age_ms": told.map(|(_, age_ms)| age_ms),
+        "running": told.map(|(load, _)| load.running),
+        "waiting": told.map(|(load, _)| load.waiting),
+        "kv_usage": told.map(|(load, _)| load.kv_usage),
+        "preemptions": signals.totals().preemptions,
+        "signals_refused": signals.refused(),
     })
 }

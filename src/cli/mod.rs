@@ -6,7 +6,9 @@
 mod bench;
 mod check;
 mod demo;
+mod explain;
 mod key;
+mod plan;
 mod serve;
 mod sim;
 mod tokens;
@@ -32,7 +34,9 @@ enum Command {
     Bench(Box<bench::Args>),
     Check(check::Args),
     Demo(demo::Args),
+    Explain(explain::Args),
     Key(key::Args),
+    Plan(plan::Args),
     Serve(serve::Args),
     Sim(sim::Args),
     Tokens(tokens::Args),
@@ -45,7 +49,9 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::Key(args) => key::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Tokens(args) => tokens::run(args),

@@ -19,12 +19,8 @@ use Verdict::{Refuse, Warn};
 const ABSENT: &[(&str, &str, Verdict)] = &[
     ("server", "tls", Refuse("requests and keys would travel in clear text")),
     ("server", "h2c", Warn("clients get HTTP/1.1")),
-    ("pool", "discover", Warn("only the listed replicas are used")),
-    ("pool", "kv_events", Warn("no prefix index")),
-    ("pool", "adapters", Warn("adapters are not loaded on demand")),
     ("pool", "role", Warn("the pool serves whole requests")),
     ("pool", "pair", Warn("the pool serves whole requests")),
-    ("pool", "slo", Warn("nothing is measured against it")),
     ("admission", "headroom_ratio", Warn("nothing is queued or shed")),
     ("admission", "stale_ms", Warn("nothing is queued or shed")),
     ("admission", "queue_ms_max", Warn("nothing is queued or shed")),

@@ -18,19 +18,18 @@ pub(super) fn check(config: &Config) -> Vec<ConfigError> {
 /// Risks that are allowed, and said.
 pub(super) fn risks(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
-    let policy = config.routing.policy;
-    if policy.runs_as() != policy {
-        let name = match policy {
-            Policy::PrefixAffinity => "prefix_affinity",
-            Policy::Lmetric => "lmetric",
-            _ => "cost",
-        };
-        warnings.push(format!("routing.policy \"{name}\" runs as \"p2c\" in this version"));
-    }
     if let Some(admin) = config.server.admin.filter(|admin| !admin.ip().is_loopback()) {
         warnings.push(format!(
             "the admin listener {admin} is not on loopback: whoever reaches it can reload and drain"
         ));
+    }
+    let clustered = matches!(config.quota.store, QuotaStore::Redis(_));
+    if clustered && config.share.store == ShareStore::Quota && config.share_store().is_none() {
+        warnings.push(
+            "routing.share needs a redis:// URL of its own, since store in [quota] is a cluster's \
+             or sentinel's: each gateway routes by its own view"
+                .to_owned(),
+        );
     }
     for tenant in config.tenants.iter().filter(|tenant| tenant.keys.is_empty()) {
         warnings.push(format!("tenant \"{}\" has no keys: nobody can be it", tenant.id));
@@ -112,12 +111,8 @@ impl Found<'_> {
                     self.error(at, what);
                 }
             }
-            if pool.replicas.is_empty() {
-                let discover = match pool.discover {
-                    Some(_) => "; discover is not in this version",
-                    None => "",
-                };
-                let what = format!("pool \"{}\" has no replicas{discover}", pool.name);
+            if pool.replicas.is_empty() && pool.discover.is_none() {
+                let what = format!("pool \"{}\" has no replicas", pool.name);
                 self.error(("pool", n, "name", None), what);
             }
         }

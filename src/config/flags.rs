@@ -127,6 +127,7 @@ impl Pool {
             role: Role::Both,
             pair: None,
             slo: Slo::default(),
+            engine: EngineKind::A100_8b,
             price: None,
         }
     }

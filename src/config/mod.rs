@@ -96,6 +96,16 @@ impl Config {
         self.effective.to_toml()
     }
 
+    /// Through which store gateways tell each other what they do; `None`: this one is alone.
+    pub fn share_store(&self) -> Option<&Secret> {
+        let plain = |url: &&Secret| url.expose().starts_with("redis://");
+        match (&self.share.store, &self.quota.store) {
+            (ShareStore::Redis(url), _) => Some(url),
+            (ShareStore::Quota, QuotaStore::Redis(url)) => Some(url).filter(plain),
+            (ShareStore::Quota | ShareStore::None, _) => None,
+        }
+    }
+
     /// What is wrong with the value of `key` in the `n`-th section of a kind, found out by someone
     /// who used it.
     pub fn error_at(&self, kind: &str, n: usize, key: &str, what: String) -> ConfigError {
@@ -157,10 +167,15 @@ fn read(name: &str, text: &str, env: Env<'_>) -> Result<Config, ConfigErrors> {
         return Err(sorted(reader.errors));
     }
     let mut root = Root { reader, table: document.get_ref() };
+    // In the order in which they are shown.
+    let server = sections::server(root.one("server"));
+    let pools = root.many("pool", pool::pool);
+    let (routing, share) = sections::routing(root.one("routing"));
     let mut config = Config {
-        server: sections::server(root.one("server")),
-        pools: root.many("pool", pool::pool),
-        routing: sections::routing(root.one("routing")),
+        server,
+        pools,
+        routing,
+        share,
         admission: sections::admission(root.one("admission")),
         timeouts: sections::timeouts(root.one("timeouts")),
         retry: sections::retry(root.one("retry")),

@@ -55,6 +55,14 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
         ),
         pair: table.opt_text("pair", "none").map(|text| text.text),
         slo: slo(&mut table),
+        engine: table.choice(
+            "engine",
+            &[
+                ("a100-8b", EngineKind::A100_8b),
+                ("a100-70b-tp2", EngineKind::A100_70bTp2),
+                ("a100-8b-lora", EngineKind::A100_8bLora),
+            ],
+        ),
         price: price(&mut table),
     };
     if pool.chat_template.is_some() && pool.tokenizer.is_none() {
@@ -252,10 +260,23 @@ pub(super) fn show_replica(replica: &Replica) -> Value {
 fn discover(table: &mut Table<'_, '_>) -> Option<Discover> {
     let found = table.inline("discover", |inner| {
         let ways = ["dns", "file", "kubernetes"].map(|key| inner.opt_text(key, "not used"));
+        let server = inner.opt_text("server", "the system's");
+        let kubeconfig = inner.opt_text("kubeconfig", "the pod's or the user's own");
+        for (key, text, way, owner) in
+            [("server", &server, 0, "dns"), ("kubeconfig", &kubeconfig, 2, "kubernetes")]
+        {
+            if let Some(text) = text.as_ref().filter(|_| ways.get(way).is_none_or(Option::is_none))
+            {
+                let what = format!("{key} in discover goes with {owner}");
+                inner.error(text.origin.line(), what);
+            }
+        }
         match ways {
-            [Some(dns), None, None] => Some(Discover::Dns(dns.text)),
+            [Some(dns), None, None] => dns_name(inner, &dns, server).map(Discover::Dns),
             [None, Some(file), None] => Some(Discover::File(file.text)),
-            [None, None, Some(service)] => Some(Discover::Kubernetes(service.text)),
+            [None, None, Some(service)] => {
+                kubernetes(inner, &service, kubeconfig).map(Discover::Kubernetes)
+            }
             _ => {
                 inner.error(inner.line, "discover takes one of dns, file, kubernetes");
                 None
@@ -268,8 +289,75 @@ fn discover(table: &mut Table<'_, '_>) -> Option<Discover> {
     found.flatten()
 }
 
+/// `name:port`, or an SRV name such as `_http._tcp.vllm.svc`.
+fn dns_name(table: &mut Table<'_, '_>, text: &Text, server: Option<Text>) -> Option<DnsName> {
+    let read = match text.text.strip_prefix('_') {
+        Some(_) => Some((text.text.as_str(), None)),
+        None => text.text.rsplit_once(':').and_then(|(name, port)| {
+            let port: u16 = port.parse().ok().filter(|port| *port != 0)?;
+            Some((name, Some(port)))
+        }),
+    };
+    let read = read.filter(|(name, _)| is_host(name.trim_end_matches('.')));
+    let Some((name, port)) = read else {
+        let what = format!(
+            "dns in discover must be such as \"vllm.llm.svc:8000\", or an SRV name such as \
+             \"_http._tcp.vllm.llm.svc\", not {}",
+            text.quoted()
+        );
+        table.error(text.origin.line(), what);
+        return None;
+    };
+    let address = |text: &Text| {
+        let parsed = text.text.parse().ok();
+        if parsed.is_none() {
+            let what = format!(
+                "server in discover must be an IP address and a port such as \"10.0.0.10:53\", \
+                 not {}",
+                text.quoted()
+            );
+            table.error(text.origin.line(), what);
+        }
+        parsed
+    };
+    let server = server.as_ref().and_then(address);
+    Some(DnsName { name: name.to_owned(), port, server })
+}
+
+/// `namespace/service` or `namespace/service:port`.
+fn kubernetes(
+    table: &mut Table<'_, '_>,
+    text: &Text,
+    kubeconfig: Option<Text>,
+) -> Option<KubernetesService> {
+    let label = |label: &str| is_host(label) && !label.contains('.');
+    let read = text.text.split_once('/').and_then(|(namespace, service)| {
+        let (service, port) = match service.split_once(':') {
+            Some((service, port)) => (service, Some(port)),
+            None => (service, None),
+        };
+        let fit = label(namespace) && label(service) && port.is_none_or(label);
+        fit.then_some((namespace, service, port))
+    });
+    let Some((namespace, service, port)) = read else {
+        let what = format!(
+            "kubernetes in discover must be \"namespace/service\" or \"namespace/service:port\", \
+             not {}",
+            text.quoted()
+        );
+        table.error(text.origin.line(), what);
+        return None;
+    };
+    Some(KubernetesService {
+        namespace: namespace.to_owned(),
+        service: service.to_owned(),
+        port: port.map(str::to_owned),
+        kubeconfig: kubeconfig.map(|text| text.text),
+    })
+}
+
 fn kv_events(table: &mut Table<'_, '_>) -> Option<String> {
-    let text = table.opt_text("kv_events", "approximate, from own dispatches")?;
+    let text = table.opt_text("kv_events", "what the engine tells, or our own dispatches")?;
     if !text.text.starts_with("tcp://") {
         let what = format!(
             "kv_events in [[pool]] must be such as \"tcp://{{host}}:5557\", not {}",

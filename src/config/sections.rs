@@ -139,20 +139,35 @@ fn tls(table: &mut Table<'_, '_>) {
     }
 }
 
-pub(super) fn routing(mut table: Table<'_, '_>) -> Routing {
-    let policy = table.choice(
-        "policy",
-        &[
-            ("cost", Policy::Cost),
-            ("round_robin", Policy::RoundRobin),
-            ("least_requests", Policy::LeastRequests),
-            ("p2c", Policy::P2c),
-            ("prefix_affinity", Policy::PrefixAffinity),
-            ("lmetric", Policy::Lmetric),
-        ],
-    );
+pub(super) fn routing(mut table: Table<'_, '_>) -> (Routing, Share) {
+    let routing = Routing {
+        policy: table.choice("policy", &Policy::ALL.map(|policy| (policy.name(), policy))),
+        policy_header: table.flag("policy_header", false),
+    };
+    let share = Share {
+        store: share_store(&mut table),
+        every_ms: table.number("share_every_ms", 100, 50..=1000, "milliseconds"),
+    };
     table.finish();
-    Routing { policy }
+    (routing, share)
+}
+
+fn share_store(table: &mut Table<'_, '_>) -> ShareStore {
+    const WANT: &str = "share in [routing] must be \"none\" or a URL redis://HOST:PORT/DB";
+    let Some(Text { text, origin }) = table.text("share") else {
+        table.note_unset("share", "the store of [quota], if that is redis://");
+        return ShareStore::Quota;
+    };
+    if text == "none" {
+        table.note_value("share", "none".into(), origin, true);
+        return ShareStore::None;
+    }
+    // A password in the URL must not show, so that the message does not quote it.
+    if text.strip_prefix("redis://").is_none_or(|rest| rest.is_empty()) {
+        table.error(origin.line(), WANT);
+    }
+    table.note_value("share", "***".into(), origin, true);
+    ShareStore::Redis(Secret::new(text))
 }
 
 pub(super) fn admission(mut table: Table<'_, '_>) -> Admission {

@@ -43,6 +43,7 @@ pub(super) fn tenant(mut table: Table<'_, '_>) -> Tenant {
             "unlimited",
         ),
         pools: table.texts_or("pools", &["*"]).into_iter().map(|text| text.text).collect(),
+        may_choose_policy: table.flag("may_choose_policy", false),
     };
     table.finish();
     tenant

@@ -32,6 +32,7 @@ adapters = "load"
 role = "prefill"
 pair = "decode"
 slo = { ttft_ms = 400, tpot_ms = 50.5 }
+engine = "a100-70b-tp2"
 price = { input = 0.10, cached = 0.02, output = 0.80 }
 
 [[pool]]
@@ -42,6 +43,9 @@ pair = "llama-8b"
 
 [routing]
 policy = "round_robin"
+policy_header = true
+share = "redis://:canary-share@host:6379/1"
+share_every_ms = 200
 [admission]
 headroom_ratio = 0.25
 stale_ms = 6000
@@ -70,6 +74,7 @@ tokens_per_second = 20000
 burst_tokens = 400000
 in_flight_max = 64
 pools = ["llama-8b"]
+may_choose_policy = true
 [tier.gold]
 weight = 4
 priority = 1
@@ -153,7 +158,7 @@ fn every_documented_key_comes_back_with_its_line() {
         }
         keys += 1;
     }
-    assert_eq!(keys, 55);
+    assert_eq!(keys, 60);
 }
 
 #[test]
@@ -189,7 +194,8 @@ fn defaults_are_the_documented_ones() {
     assert_eq!(config.server.listen, ["0.0.0.0:8080".parse().unwrap()]);
     assert_eq!(config.server.admin, Some("127.0.0.1:9090".parse().unwrap()));
     assert_eq!((config.server.driver, config.server.body_bytes_max), (Driver::Auto, 8 << 20));
-    assert_eq!(config.routing.policy.runs_as(), Policy::P2c);
+    assert_eq!(config.routing, Routing { policy: Policy::Cost, policy_header: false });
+    assert_eq!(config.pools[0].engine, EngineKind::A100_8b);
     let timeouts = Timeouts {
         connect_ms: 1000,
         first_token_ms: 120_000,
@@ -203,7 +209,7 @@ fn defaults_are_the_documented_ones() {
     let usage = UsageConfig { path: "usage.jsonl".to_owned(), on_full: OnFull::Refuse };
     assert_eq!(config.usage, usage);
     assert!(config.tenants.is_empty());
-    assert_eq!(config.warnings, ["routing.policy \"cost\" runs as \"p2c\" in this version"]);
+    assert!(config.warnings.is_empty());
 }
 
 #[test]
@@ -234,6 +240,7 @@ fn errors_never_repeat_a_secret() {
         "[[tenant]]\nid = \"t\"\nkeys = \"sk-canary\"\n",
         "[[tenant]]\nid = \"t\"\nkeys = [\"sha256:canary\"]\n",
         "[quota]\nstore = \"rediss://:canary@host\"\n",
+        "[routing]\nshare = \"rediss://:canary@host\"\n",
         "[[pool]]\nname = \"q\"\nreplicas = [\"http://canary:canary@host:1\"]\n",
         "[[pool]]\nname = \"q\"\nreplicas = [\"http://${VLLM_KEY}\"]\n",
         "[[pool]]\nname = \"q\"\nreplicas = [\"http://q:1\"]\napi_key = \"canary \"\n",
@@ -395,7 +402,7 @@ fn what_this_version_lacks_is_warned_about_or_refused() {
     assert!(with_pool("[server]\ntls = { cert = \"c\" }\n").contains("tls in [server] needs key"));
 
     let warnings = full().warnings.join("\n");
-    let absent = "h2c discover kv_events adapters role \
+    let absent = "h2c role \
                   sse_keepalive_ms tokens_per_second";
     for key in absent.split_whitespace() {
         assert!(warnings.contains(&format!(": {key} in [")), "{key}: {warnings}");
@@ -403,7 +410,7 @@ fn what_this_version_lacks_is_warned_about_or_refused() {
     assert!(warnings.contains("THE LIMIT IS NOT ENFORCED"));
     // A default that is spelled out is no wish.
     let plain = format!("{POOL}adapters = \"auto\"\nrole = \"both\"\n[server]\nh2c = false\n");
-    assert_eq!(build(&plain, &Flags::default()).unwrap().0.warnings.len(), 1);
+    assert_eq!(build(&plain, &Flags::default()).unwrap().0.warnings.len(), 0);
 }
 
 #[test]
@@ -470,4 +477,26 @@ fn json_shows_lists_by_place_and_tiers_by_name() {
     assert_eq!(shown["tier"]["gold"]["weight"]["value"], 4.0);
     assert_eq!(shown["tier"]["default"]["weight"]["origin"], "default");
     assert_eq!(shown["pool"][1]["model"]["value"], Value::Null);
+}
+
+#[test]
+fn gateways_share_through_the_quota_store_unless_told_otherwise() {
+    let store = |more: &str| {
+        let config = Config::from_text("gw.toml", &format!("{POOL}{more}")).unwrap();
+        let said = config.warnings.iter().any(|warning| warning.contains("routing.share"));
+        (config.share_store().map(|url| url.expose().to_owned()), said)
+    };
+    let url = |url: &str| Some(url.to_owned());
+    let quota = |scheme: &str| format!("[quota]\nstore = \"{scheme}://q:1/0\"\n");
+    assert_eq!(store(""), (None, false));
+    assert_eq!(store(&quota("redis")), (url("redis://q:1/0"), false));
+    assert_eq!(store(&quota("redis+cluster")), (None, true));
+    let none = format!("[routing]\nshare = \"none\"\n{}", quota("redis"));
+    assert_eq!(store(&none), (None, false));
+    let own = format!("[routing]\nshare = \"redis://s:2/3\"\n{}", quota("redis+cluster"));
+    assert_eq!(store(&own), (url("redis://s:2/3"), false));
+    for wrong in ["share = \"redis://\"", "share = \"host:6379\"", "share_every_ms = 49"] {
+        let text = format!("{POOL}[routing]\n{wrong}\n");
+        assert!(Config::from_text("gw.toml", &text).is_err(), "{wrong}");
+    }
 }

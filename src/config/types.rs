@@ -18,6 +18,8 @@ pub struct Config {
     pub pools: Vec<Pool>,
     /// `[routing]`.
     pub routing: Routing,
+    /// `[routing]` `share` and `share_every_ms`; see [`Config::share_store`].
+    pub share: Share,
     /// `[admission]`.
     pub admission: Admission,
     /// `[timeouts]`.
@@ -96,11 +98,11 @@ pub struct Pool {
     pub model: Option<String>,
     /// Further names by which requests may ask for this pool.
     pub aliases: Vec<String>,
-    /// At least one.
+    /// At least one, unless they are discovered.
     pub replicas: Vec<Replica>,
     /// Sent upstream as `Authorization: Bearer`; a tenant's key never is.
     pub api_key: Option<Secret>,
-    /// Where replicas would be discovered; not in this version.
+    /// Where further replicas are found.
     pub discover: Option<Discover>,
     /// Folder of the tokenizer.
     pub tokenizer: Option<String>,
@@ -111,7 +113,7 @@ pub struct Pool {
     pub context_tokens: Option<u64>,
     /// KV block size in tokens; `None`: learned from `vllm:cache_config_info`.
     pub block_size: Option<u64>,
-    /// KV event source, `{host}` standing for a replica's host; not in this version.
+    /// KV event source, `{host}` standing for a replica's host; `None`: what the engine tells.
     pub kv_events: Option<String>,
     /// How LoRA adapters are treated.
     pub adapters: Adapters,
@@ -121,6 +123,8 @@ pub struct Pool {
     pub pair: Option<String>,
     /// Service level objective.
     pub slo: Slo,
+    /// The kind of engine whose step times predictions start from.
+    pub engine: EngineKind,
     /// Prices for usage records.
     pub price: Option<Price>,
 }
@@ -143,6 +147,14 @@ pub struct Replica {
 }
 
 impl Replica {
+    /// Reads `http://host:port`, with an optional final slash.
+    ///
+    /// # Errors
+    /// What is wrong with it, without repeating it.
+    pub fn parse(url: &str) -> Result<Replica, &'static str> {
+        super::pool::parse_replica(url)
+    }
+
     /// The authority for a `Host` field: `host:port`, IPv6 in brackets.
     pub fn authority(&self) -> &str {
         self.url.strip_prefix("http://").unwrap_or(&self.url)
@@ -152,12 +164,36 @@ impl Replica {
 /// `pool.discover`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Discover {
-    /// A DNS name and port.
-    Dns(String),
-    /// A file with one replica a line.
+    /// The addresses of a DNS name.
+    Dns(DnsName),
+    /// The path of a file with one replica a line.
     File(String),
-    /// `namespace/service`.
-    Kubernetes(String),
+    /// The endpoints of a Kubernetes service.
+    Kubernetes(KubernetesService),
+}
+
+/// `pool.discover.dns`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsName {
+    /// The name.
+    pub name: String,
+    /// Port of its addresses; `None`: the name is one of SRV records, which have ports.
+    pub port: Option<u16>,
+    /// The name server to ask; `None`: the system's.
+    pub server: Option<SocketAddr>,
+}
+
+/// `pool.discover.kubernetes`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubernetesService {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub service: String,
+    /// Number or name of the endpoints' port; `None`: `http`, or the first.
+    pub port: Option<String>,
+    /// Path of a kubeconfig; `None`: the pod's service account, or the user's own.
+    pub kubeconfig: Option<String>,
 }
 
 /// `pool.adapters`.
@@ -165,7 +201,7 @@ pub enum Discover {
 pub enum Adapters {
     /// Learn which are resident.
     Auto,
-    /// Load on demand too; not in this version.
+    /// Load on demand too.
     Load,
 }
 
@@ -178,6 +214,18 @@ pub enum Role {
     Prefill,
     /// Decode only; not in this version.
     Decode,
+}
+
+/// `pool.engine`: a published profile of step times. What a pool observes scales it, so that the
+/// shape matters more than the speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// An 8B model on one A100.
+    A100_8b,
+    /// A 70B model on two.
+    A100_70bTp2,
+    /// An 8B model with LoRA adapters.
+    A100_8bLora,
 }
 
 /// `pool.slo`: what counts as a good answer.
@@ -203,14 +251,17 @@ pub struct Price {
 /// `[routing]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routing {
-    /// As configured; see [`Policy::runs_as`].
+    /// How a pool chooses a replica.
     pub policy: Policy,
+    /// Any caller may choose a policy for a request by the field `x-gateway-policy`; otherwise only
+    /// tenants that [may](Tenant::may_choose_policy).
+    pub policy_header: bool,
 }
 
-/// `routing.policy`.
+/// `routing.policy`. The names are those of `routing::Policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Predicted cost; runs as `p2c` in this version.
+    /// The least predicted cost in time.
     Cost,
     /// Each in turn.
     RoundRobin,
@@ -218,20 +269,70 @@ pub enum Policy {
     LeastRequests,
     /// The less loaded of two random ones.
     P2c,
-    /// Longest known prefix; runs as `p2c` in this version.
+    /// The replica that had the prefix last, up to a threshold of requests.
     PrefixAffinity,
-    /// Load times uncached prefill; runs as `p2c` in this version.
+    /// Uncached prefill times requests.
     Lmetric,
+    /// Most cached, or the shortest queue when imbalanced, as SMG's and sglang's router.
+    CacheAware,
+    /// As Preble's E2.
+    Preble,
+    /// As Dynamo's KV router.
+    Dynamo,
+    /// As llm-d's scorers.
+    LlmD,
 }
 
 impl Policy {
-    /// The policy that this version runs for the configured one.
-    pub fn runs_as(self) -> Policy {
+    /// All, the default first.
+    pub const ALL: [Policy; 10] = [
+        Policy::Cost,
+        Policy::RoundRobin,
+        Policy::LeastRequests,
+        Policy::P2c,
+        Policy::PrefixAffinity,
+        Policy::Lmetric,
+        Policy::CacheAware,
+        Policy::Preble,
+        Policy::Dynamo,
+        Policy::LlmD,
+    ];
+
+    /// As the file spells it.
+    pub fn name(self) -> &'static str {
         match self {
-            Policy::RoundRobin | Policy::LeastRequests | Policy::P2c => self,
-            Policy::Cost | Policy::PrefixAffinity | Policy::Lmetric => Policy::P2c,
+            Policy::Cost => "cost",
+            Policy::RoundRobin => "round_robin",
+            Policy::LeastRequests => "least_requests",
+            Policy::P2c => "p2c",
+            Policy::PrefixAffinity => "prefix_affinity",
+            Policy::Lmetric => "lmetric",
+            Policy::CacheAware => "cache_aware",
+            Policy::Preble => "preble",
+            Policy::Dynamo => "dynamo",
+            Policy::LlmD => "llm_d",
         }
     }
+}
+
+/// What several gateways in front of one fleet tell each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Share {
+    /// Through which store.
+    pub store: ShareStore,
+    /// Time between two batches, 50 to 1,000 ms.
+    pub every_ms: u64,
+}
+
+/// `routing.share`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ShareStore {
+    /// The one of `[quota]`, when that is a `redis://` URL.
+    Quota,
+    /// None: each gateway routes by its own view.
+    None,
+    /// A Redis URL, which may hold a password.
+    Redis(Secret),
 }
 
 /// `[admission]`.
@@ -317,6 +418,8 @@ pub struct Tenant {
     pub in_flight_max: Option<u64>,
     /// Names of pools that it may use; `["*"]`: all.
     pub pools: Vec<String>,
+    /// It may choose a routing policy for a request by the field `x-gateway-policy`.
+    pub may_choose_policy: bool,
 }
 
 impl Tenant {

@@ -185,8 +185,10 @@ pub(super) async fn send(
         let failure = Failure::Upstream("a replica did not answer with a stream".to_owned());
         return super::relay::fail_in_band(core, client, ticket, failure).await;
     }
-    let Exchange { stream, mut inbox, head, replica, .. } = exchange;
+    let Exchange { stream, mut inbox, head, replica, entry } = exchange;
     if answer.whole {
+        // The replica is done with it, however slowly the client reads.
+        drop(entry);
         if plan.endpoint.generates() && head.status == 200 {
             ticket.whole(read_answer(&answer.payload).usage);
         }

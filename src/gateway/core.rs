@@ -17,14 +17,13 @@ use std::time::Duration;
 use super::buffer::BufferPool;
 use super::connection;
 use super::idle::IdlePool;
+use super::pick::Pickers;
 use super::retry::RetryBudget;
 use super::shared::{Published, Shared};
 use super::sweep::{SWEEP_MS, Sweep};
 use crate::admin::{PoolIndex, Shard};
-use crate::engine::StepModel;
 use crate::net::{self, Bell, Listener};
 use crate::prompt::segments::SegmentCache;
-use crate::routing::{Decision, FleetView, Model, Picker, Policy, Request};
 use crate::runtime::clock;
 use crate::runtime::snapshot::{Held, Reader};
 
@@ -57,9 +56,7 @@ pub(super) struct Core {
     /// The pool label of requests that never found one.
     pub no_pool: Arc<str>,
     pub rng: RefCell<fastrand::Rng>,
-    /// Picks by the policy that is published.
-    picker: RefCell<Picker>,
-    step: StepModel,
+    pub pickers: Pickers,
     /// Something of the core's own has panicked: it must be started again.
     failed: Cell<bool>,
     /// Client connections of this core.
@@ -84,8 +81,7 @@ impl Core {
             pools: PoolIndex::default(),
             no_pool: "-".into(),
             rng: RefCell::new(fastrand::Rng::new()),
-            picker: RefCell::new(Picker::new(Policy::default())),
-            step: StepModel::a100_8b(),
+            pickers: Pickers::default(),
             failed: Cell::new(false),
             connections: Cell::new(0),
             date: RefCell::new(String::new()),
@@ -101,17 +97,6 @@ impl Core {
 
     pub(super) fn draining(&self) -> bool {
         self.shared.flags.draining.load(Relaxed)
-    }
-
-    /// Picks a replica of `view`.
-    pub(super) fn pick(&self, policy: Policy, view: &impl FleetView) -> Decision {
-        let mut picker = self.picker.borrow_mut();
-        if picker.policy() != policy {
-            *picker = Picker::new(policy);
-        }
-        let model = Model { step: &self.step, step_tokens_max: 2048 };
-        let now_us = self.sweep.now_ms().saturating_mul(1000);
-        picker.pick(&Request::default(), view, &model, now_us, &mut self.rng.borrow_mut())
     }
 
     /// A fresh uniform number.

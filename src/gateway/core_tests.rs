@@ -33,14 +33,18 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
     );
     let config = Arc::new(Config::from_text("test.toml", &text).expect("configuration"));
     let (usage, writer) = UsageWriter::start(&config.usage).expect("writer");
-    let fleet = Arc::new(Fleet::new(&config, cores, &HashMap::new(), None));
+    let fleet = Arc::new(Fleet::new(&config, cores, &HashMap::new(), None, 0));
+    let (loader, _) = crate::replicas::adapters::channel();
     let shared = Shared {
-        published: Arc::new(Snapshot::new(Published::new(config, fleet))),
+        loader,
+        decisions: vec![Default::default()],
+        published: Arc::new(Snapshot::new(Published::new(config, fleet, None))),
         driver: Driver::Epoll,
         shards: (0..cores).map(|_| Arc::default()).collect(),
         usage,
         side: Side::start(1, || SegmentCache::new(1 << 20)).expect("threads"),
         readers: Side::start(1, || ()).expect("threads"),
+        share: Arc::default(),
         log: Log::new(Level::Off, false),
         flags: Arc::default(),
     };

@@ -34,7 +34,8 @@ pub(super) struct Exchange {
     pub inbox: Buffer,
     pub replica: Arc<Replica>,
     pub head: ResponseHead,
-    pub _entry: InFlight,
+    /// Its entry in the ledger.
+    pub entry: InFlight,
 }
 
 /// What it answers with.

@@ -1,26 +1,33 @@
 //! The data plane: everything that runs on a pinned core, in the order of a request's life.
 //!
-//! `core` accepts, `connection` reads heads, `request` is THE PATH, `upstream` finds a replica,
-//! `exchange` makes it begin to answer, `relay` and `answer` bring its answer to the client,
-//! `ticket` closes the books, `reply` writes every answer of our own. What would hold the core goes
-//! `beside` it, to the threads of `side`.
+//! `core` accepts, `connection` reads heads, `request` is THE PATH, `pick` chooses a lane
+//! by `view` and what is `learned`, `upstream` asks it and others, `exchange` makes it begin to
+//! answer, `relay` and `answer` bring its answer to the client, `ticket` closes the books, `reply`
+//! writes every answer of our own. What would hold the core goes `beside` it, to the threads of
+//! `side`. `decisions` keeps what was chosen, and `explain` says why.
 
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod adapters;
 mod answer;
 mod beside;
 mod body;
 mod buffer;
 mod connection;
 mod core;
+mod decisions;
 mod exchange;
+mod explain;
 mod frames;
 mod idle;
+mod learned;
 mod local;
 mod models;
+mod offline;
+mod pick;
 mod plan;
 mod process;
 mod prompt;
@@ -35,5 +42,7 @@ mod sweep;
 mod ticket;
 mod tokenize;
 mod upstream;
+mod view;
 
+pub use offline::explain_snapshot;
 pub use process::Gateway;

@@ -10,7 +10,10 @@ use super::shared::Published;
 use super::ticket::Ticket;
 use crate::http1::{Method, RequestHead, Version, write};
 use crate::openai::{Call, Edits, Endpoint};
+use crate::replicas::adapters::adapter_hash;
 use crate::replicas::{Pool, Replica, Served};
+use crate::routing::Policy;
+use crate::tenants::TenantRef;
 
 /// Tokens that a request without a limit may take, for its time limit only.
 const OUTPUT_TOKENS_DEFAULT: u64 = 1_000;
@@ -21,8 +24,16 @@ pub(super) struct Plan<'p> {
     pub stream: bool,
     pub outgoing: Outgoing,
     pub client_keeps: bool,
-    /// Output tokens of one sequence that the request may take.
-    output_tokens: u64,
+    /// Output tokens of one sequence that the request may take, if it says so.
+    pub output_tokens_max: Option<u64>,
+    /// Sequences that it asks for.
+    pub sequences: u64,
+    /// Output tokens that it is expected to make, over all its sequences.
+    pub output_tokens: u64,
+    /// A number of the caller's, for what is learned of its answers.
+    pub tenant: u64,
+    /// A hash of the adapter that it asks for.
+    pub adapter: Option<u64>,
     pub take_usage_out: bool,
     pub edits: Edits,
     pub body: Body,
@@ -30,19 +41,24 @@ pub(super) struct Plan<'p> {
     pub served: Served,
     pub pool: Arc<Pool>,
     pub published: &'p Published,
+    /// How its replica is chosen.
+    pub policy: Policy,
 }
 
 impl<'p> Plan<'p> {
     pub(super) fn new(
         client: &Client,
         head: &RequestHead,
-        (endpoint, call): (Endpoint, &Call),
+        (endpoint, call, policy, tenant): (Endpoint, &Call, Policy, TenantRef),
         edits: Edits,
         body: Body,
         served: Served,
         published: &'p Published,
     ) -> Result<Plan<'p>, Failure> {
         let pool = published.fleet.pools.get(served.pool).ok_or(Failure::NoHealthyReplica)?;
+        let learned = published.learned.get(served.pool).filter(|_| endpoint.generates());
+        let most = call.output_tokens_max();
+        let expected = learned.map_or(0.0, |it| it.pool.expected_tokens(most, tenant.index as u64));
         let own_type = head.content_type.filter(|_| endpoint.multipart());
         Ok(Plan {
             endpoint,
@@ -52,7 +68,11 @@ impl<'p> Plan<'p> {
                 Version::Http10 => Outgoing::Plain,
             },
             client_keeps: head.keep_alive,
-            output_tokens: call.output_tokens_max().unwrap_or(OUTPUT_TOKENS_DEFAULT),
+            output_tokens_max: call.output_tokens_max(),
+            sequences: call.sequences(),
+            output_tokens: (expected * call.sequences() as f64) as u64,
+            tenant: tenant.index as u64,
+            adapter: served.adapter.as_deref().map(adapter_hash),
             take_usage_out: !call.client_asked_for_usage(),
             edits,
             body,
@@ -60,6 +80,7 @@ impl<'p> Plan<'p> {
             pool: Arc::clone(pool),
             served,
             published,
+            policy,
         })
     }
 
@@ -70,7 +91,10 @@ impl<'p> Plan<'p> {
         match (timeouts.first_token_ms, timeouts.next_token_ms) {
             (first, _) if self.stream || !self.endpoint.generates() => first,
             (0, _) | (_, 0) => 0,
-            (first, next) => first.saturating_add(next.saturating_mul(self.output_tokens)),
+            (first, next) => {
+                let tokens = self.output_tokens_max.unwrap_or(OUTPUT_TOKENS_DEFAULT);
+                first.saturating_add(next.saturating_mul(tokens))
+            }
         }
     }
 
@@ -95,6 +119,9 @@ impl<'p> Plan<'p> {
         write::number_field(&mut out, "content-length", length as u64);
         let _ = write::field(&mut out, "accept-encoding", b"identity");
         let _ = write::field(&mut out, "x-request-id", ticket.request_id());
+        if let Some(rank) = ticket.rank() {
+            write::number_field(&mut out, "x-data-parallel-rank", rank.into());
+        }
         ticket.write_trace_context(&mut out);
         out.extend_from_slice(b"\r\n");
         out

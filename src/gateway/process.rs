@@ -1,8 +1,9 @@
 //! A whole gateway in this process: cores, control thread, usage writer.
 //!
-//! The control thread is an ordinary tokio runtime: it probes replicas, publishes the fleet, serves
-//! the admin listener, and carries out the drain.
+//! The control thread is an ordinary tokio runtime: it keeps the registry of replicas, publishes
+//! the fleet, serves the admin listener, and carries out the drain.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,6 +12,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::core;
+use super::decisions::Decisions;
+use super::explain;
 use super::models;
 use super::shared::{Published, Shared};
 use super::side::Side;
@@ -19,8 +22,12 @@ use crate::admin::{self, Flags, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
-use crate::replicas::{Fleet, probe};
+use crate::replicas::adapters::{self, Wants};
+use crate::replicas::registry::{self, Handle, Registry};
+use crate::replicas::share::{self, Share, Stats};
+use crate::replicas::{Fleet, Tone, Upkeep};
 use crate::runtime::affinity;
+use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
 use crate::usage::UsageWriter;
@@ -29,6 +36,9 @@ use crate::usage::UsageWriter;
 const NOTICE: Duration = Duration::from_millis(500);
 /// Then open requests get this long to finish.
 const GRACE: Duration = Duration::from_secs(30);
+
+/// Between two looks at the prefix indexes.
+const UPKEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// At the end the usage writer gets this long to write what is left.
 const WRITER_PATIENCE: Duration = Duration::from_secs(5);
@@ -73,21 +83,27 @@ impl Gateway {
         if config.usage.path == "none" {
             log.warn("usage.path is \"none\": no usage records are kept");
         }
+        let stats = Arc::default();
+        let share = sharing(&config, &log, &stats)?;
         let models = models::load(&config, &log)?;
-        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, None));
+        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, None, clock::now_ms()));
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(|e| format!("cannot start a thread: {e}"))?;
         let readers = Side::start(cpus.len(), || ());
         let readers = readers.map_err(|e| format!("cannot start a thread: {e}"))?;
-        let published = Published::new(Arc::clone(&config), fleet);
+        let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
+        let (loader, wants) = adapters::channel();
         let shared = Arc::new(Shared {
             published: Arc::new(Snapshot::new(published)),
             driver,
+            decisions: cpus.iter().map(|_| Decisions::default()).collect(),
             shards: cpus.iter().map(|_| Arc::new(Shard::default())).collect(),
             usage,
             side,
             readers,
+            share: stats,
+            loader,
             log,
             flags: Arc::clone(&flags),
         });
@@ -104,7 +120,7 @@ impl Gateway {
         let supervisor = supervisor.map_err(|e| format!("cannot start a thread: {e}"))?;
         let (bound_tx, bound) = mpsc::channel();
         let control = std::thread::Builder::new().name("control".to_owned());
-        let control = control.spawn(move || control_thread(&shared, &bound_tx));
+        let control = control.spawn(move || control_thread(&shared, (share, wants), &bound_tx));
         let control = control.map_err(|e| format!("cannot start a thread: {e}"))?;
         let admin = match config.server.admin {
             None => None,
@@ -175,6 +191,16 @@ fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
     Ok(driver)
 }
 
+/// What tells other gateways, and whose word is heard; `None`: this gateway is alone.
+fn sharing(config: &Config, log: &Log, stats: &Arc<Stats>) -> Result<Option<Share>, String> {
+    let Some(url) = config.share_store() else {
+        log.info("no routing.share: load and prefixes of other gateways are not known here");
+        return Ok(None);
+    };
+    let share = Share::new(url.expose(), config.share.every_ms, Arc::clone(stats));
+    share.map(Some).map_err(|e| format!("cannot use routing.share: {e}"))
+}
+
 fn cpus(config: &Config) -> Result<Vec<usize>, String> {
     match &config.server.cores {
         CoreList::Auto => affinity::allowed().map_err(|e| format!("cannot list the CPUs: {e}")),
@@ -182,7 +208,11 @@ fn cpus(config: &Config) -> Result<Vec<usize>, String> {
     }
 }
 
-fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<SocketAddr>>) {
+fn control_thread(
+    shared: &Arc<Shared>,
+    (share, wants): (Option<Share>, Wants),
+    bound: &mpsc::Sender<std::io::Result<SocketAddr>>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -194,9 +224,18 @@ fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<Soc
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         let config = Arc::clone(&shared.published.load().config);
-        watch_fleet(shared, &config);
+        let (handle, orders) = registry::channel();
+        let members = registry(shared, &config);
+        tokio::task::spawn_local(members.run(handle.clone(), orders, wants));
+        tokio::task::spawn_local(keep_indexes(Arc::clone(shared)));
+        if let Some(share) = share {
+            let shared = Arc::clone(shared);
+            tokio::task::spawn_local(async move {
+                share::run(share, &shared.log, || Arc::clone(&shared.published.load().fleet)).await;
+            });
+        }
         if let Some(addr) = config.server.admin {
-            let view = Arc::new(view(shared));
+            let view = Arc::new(view(shared, handle));
             let (bound, failed) = (bound.clone(), bound.clone());
             tokio::task::spawn_local(async move {
                 let tell = |addr| drop(bound.send(Ok(addr)));
@@ -209,32 +248,52 @@ fn control_thread(shared: &Arc<Shared>, bound: &mpsc::Sender<std::io::Result<Soc
     });
 }
 
-fn view(shared: &Arc<Shared>) -> View {
+fn view(shared: &Arc<Shared>, registry: Handle) -> View {
     let published = Arc::clone(&shared.published);
     let flags = Arc::clone(&shared.flags);
+    let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
         usage: shared.usage.clone(),
+        share: Arc::clone(&shared.share),
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
+        explain: Box::new(move |path, body| explain::call(&asked, path, body)),
+        decisions: Box::new(move || explain::decisions(&decided)),
+        snapshot: Box::new(move || explain::snapshot(&shown)),
+        body_bytes_max: shared.published.load().body_bytes_max,
+        registry,
     }
 }
 
-/// One probing task a replica; each publishes the fleet anew when it has learned a name.
-fn watch_fleet(shared: &Arc<Shared>, config: &Arc<Config>) {
+/// The registry, and where it publishes.
+fn registry(shared: &Arc<Shared>, config: &Arc<Config>) -> Registry {
     let fleet = Arc::clone(&shared.published.load().fleet);
-    for pool in &fleet.pools {
-        for replica in &pool.replicas {
-            let (pool, replica) = (Arc::clone(pool), Arc::clone(replica));
-            let (shared, config) = (Arc::clone(shared), Arc::clone(config));
-            tokio::task::spawn_local(probe::watch(pool, replica, move || {
-                let relearned = shared.published.load().fleet.relearned(&config);
-                let published = Published::new(Arc::clone(&config), Arc::new(relearned));
-                shared.published.publish(published);
-            }));
+    let (publishing, logging) = (Arc::clone(shared), Arc::clone(shared));
+    let of = Arc::clone(config);
+    let publish = move |fleet| {
+        let old = publishing.published.load();
+        let published = Published::new(Arc::clone(&of), fleet, Some(&old));
+        publishing.published.publish(published);
+    };
+    let log = move |tone, line: &str| match tone {
+        Tone::Info => logging.log.info(line),
+        Tone::Warn => logging.log.warn(line),
+    };
+    Registry::new(Arc::clone(config), fleet, Box::new(publish), Box::new(log))
+}
+
+/// Keeps the prefix index of each pool in step with its replicas, as long as the task lives.
+async fn keep_indexes(shared: Arc<Shared>) {
+    let mut by_pool: HashMap<Arc<str>, Upkeep> = HashMap::new();
+    loop {
+        let fleet = Arc::clone(&shared.published.load().fleet);
+        for pool in &fleet.pools {
+            by_pool.entry(Arc::clone(&pool.name)).or_default().run(pool, clock::now_ms());
         }
+        tokio::time::sleep(UPKEEP_EVERY).await;
     }
 }
 

@@ -32,6 +32,9 @@ const RENDER_BYTES_MAX: usize = 32 * 1024;
 /// Text whose chunks are hashed where there is no tokenizer: 0.2 ms.
 const HASHED_BYTES_MAX: usize = 1 << 20;
 
+/// Tokens in a block while the pool's are not known: vLLM's default.
+pub(super) const BLOCK_TOKENS_DEFAULT: u32 = 16;
+
 /// Output tokens of a completion that names no limit: the API's default, and vLLM's.
 const COMPLETION_TOKENS_DEFAULT: u64 = 16;
 
@@ -45,7 +48,11 @@ pub(super) struct Asked<'a> {
 
 impl Asked<'_> {
     fn terms(&self, body: &[u8]) -> Terms {
-        let blocks = (self.root(body), self.pool.block_tokens());
+        let block_tokens = match self.pool.block_tokens() {
+            0 => BLOCK_TOKENS_DEFAULT,
+            tokens => tokens,
+        };
+        let blocks = (self.root(body), block_tokens);
         Terms::new(self.endpoint, self.call, self.served.context_tokens, blocks)
     }
 
@@ -70,6 +77,19 @@ pub(super) async fn read(
     let prompt = known.map_or_else(|| estimate(asked, body.bytes(client)), |(prompt, _)| prompt);
     fits(asked, &prompt)?;
     Ok(prompt)
+}
+
+/// The prompts of a call, counted at one go: for whoever is not a core.
+pub(super) fn at_once(asked: &Asked<'_>, body: &[u8]) -> Prompt {
+    let (terms, model) = (asked.terms(body), asked.pool.model());
+    let ask = Ask { endpoint: asked.endpoint, call: asked.call, body, unix_s: unix_s() };
+    let source = model::of_ids(&ask).or_else(|| model?.source(&ask).ok());
+    let counted = source.and_then(|source| {
+        let mut work = Work::new(model.map(|model| model.tokenizer()), source, terms);
+        work.rest(&mut SegmentCache::new(0)).ok()?;
+        Some(work.finish().0)
+    });
+    counted.unwrap_or_else(|| estimate(asked, body))
 }
 
 /// The prompts of a call with their ids; `None` when they can only be estimated.
@@ -178,7 +198,7 @@ fn unix_s() -> i64 {
 /// Without a tokenizer: tokens by the bytes of the text, and chunks of the text itself.
 fn estimate(asked: &Asked<'_>, body: &[u8]) -> Prompt {
     let call = asked.call;
-    let tokens = asked.pool.prompts.estimate(call.text_bytes as u64);
+    let tokens = asked.pool.state.prompts.estimate(call.text_bytes as u64);
     let mut root = asked.root(body);
     for whole in [call.tools_span, call.system_span].into_iter().flatten() {
         root = root.behind(whole.of(body));
@@ -236,7 +256,7 @@ pub(super) fn room(asked: &Asked<'_>, prompt: &Prompt) -> Option<u64> {
         && asked.call.output_tokens_max().is_none()
         && prompt.basis == Basis::Exact;
     // Where the engine counts otherwise, what we fill in may be more than it takes.
-    let open = open && !asked.pool.prompts.is_doubtful();
+    let open = open && !asked.pool.state.prompts.is_doubtful();
     let context = asked.served.context_tokens.filter(|_| open)?;
     Some(context.saturating_sub(prompt.longest))
 }

@@ -76,6 +76,9 @@ async fn stream(
     }
     let mut reads = 0;
     loop {
+        if frames.seen.content_events > 0 {
+            exchange.entry.first_token();
+        }
         let complete = frames.end == Some(End::Complete);
         let last = complete && plan.outgoing == Outgoing::Chunked;
         let tail = if last { write::LAST_CHUNK } else { b"" };
@@ -89,6 +92,7 @@ async fn stream(
         if frames.seen.content_events > 0 && client.request_bytes > 0 {
             client.forget_request(core);
         }
+        exchange.replica.silence.heard(core.index, core.sweep.now_ms());
         let done = frames.sent();
         exchange.inbox.consume(done);
         if frames.end.is_some() {

@@ -8,6 +8,7 @@ use super::ticket::Ticket;
 use crate::http1::{HeadError, Method, write};
 use crate::openai::BodyError;
 use crate::openai::error::{self as body, ApiError};
+use crate::routing::Policy;
 use crate::usage::Outcome;
 
 /// Why a request is not served, decided where it arises.
@@ -31,6 +32,8 @@ pub(super) enum Failure {
     InvalidApiKey,
     /// The body is not a call of the API.
     Body(BodyError),
+    /// A caller that may choose a routing policy named none of them.
+    UnknownPolicy,
     /// A named model is not served, or not to this tenant.
     ModelNotFound(String),
     /// Prompt and answer do not fit into the context; all counts in tokens.
@@ -129,6 +132,11 @@ impl Failure {
             Failure::Body(error) => {
                 let said = said(400, error.code.as_str(), error.message.as_str());
                 Said { param: error.param, ..said }
+            }
+            Failure::UnknownPolicy => {
+                let names = Policy::ALL.map(Policy::name).join(", ");
+                let message = format!("x-gateway-policy must be one of {names}.");
+                Said { param: Some("x-gateway-policy"), ..said(400, "invalid_value", message) }
             }
             Failure::ModelNotFound(model) => {
                 let message =

@@ -56,6 +56,8 @@ async fn stages(
         return local::send(core, client, head, &answer?, ticket).await;
     }
     ticket.caller(endpoint, tenant.key_id, published.tenant(tenant));
+    let policy = head.policy.map(|span| span.of(client.inbox.filled()));
+    let policy = published.policy(tenant, policy).ok_or(Failure::UnknownPolicy)?;
     plain_body(client, head)?;
     let body = body::read(core, client, head, published.body_bytes_max).await?;
     let call = called(core, client, head, endpoint, &body).await?;
@@ -74,9 +76,10 @@ async fn stages(
     if let Some(tokens) = prompt::room(&asked, &prompt) {
         edits.set_max_tokens(&call, tokens);
     }
-    ticket.prompted(&call, prompt);
+    ticket.prompted(prompt);
     ticket.stage_ended(Stage::Tokenize);
-    let plan = Plan::new(client, head, (endpoint, &call), edits, body, served, published)?;
+    let what = (endpoint, &call, policy, tenant);
+    let plan = Plan::new(client, head, what, edits, body, served, published)?;
     ticket.reserve()?;
     let exchange = upstream::open(core, client, &plan, ticket).await?;
     relay::run(core, client, &plan, exchange, ticket).await
@@ -228,6 +231,7 @@ fn unread_head() -> RequestHead {
         traceparent: None,
         tracestate: None,
         deadline_ms: None,
+        policy: None,
         head_bytes: 0,
     }
 }

@@ -3,12 +3,16 @@
 
 use std::sync::Arc;
 
+use super::decisions::Decisions;
+use super::learned::Learned;
 use super::side::Side;
 use crate::admin::{Flags, Shard};
 use crate::config::{Config, HalfClose, Retry, Timeouts};
 use crate::net::Driver;
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::Fleet;
+use crate::replicas::adapters::Loader;
+use crate::replicas::share::Stats;
 use crate::routing::Policy;
 use crate::runtime::log::Log;
 use crate::runtime::snapshot::Snapshot;
@@ -19,6 +23,8 @@ use crate::usage::UsageSink;
 pub(super) struct Published {
     /// Pools, replicas, names.
     pub fleet: Arc<Fleet>,
+    /// What is known of each pool, by index.
+    pub learned: Vec<Learned>,
     /// Who may call.
     pub keys: KeyTable,
     /// Names of the tenants, by index; "open" when there are none.
@@ -27,7 +33,7 @@ pub(super) struct Published {
     pub timeouts: Timeouts,
     /// Retry limits.
     pub retry: Retry,
-    /// How a pool chooses.
+    /// How a pool chooses, unless a caller that may has asked for another way.
     pub policy: Policy,
     /// Largest request body in bytes.
     pub body_bytes_max: usize,
@@ -38,11 +44,22 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// From a configuration and the fleet built from it.
+    /// From a configuration and the fleet built from it; takes over what was learned by `old`.
     #[must_use]
-    pub(super) fn new(config: Arc<Config>, fleet: Arc<Fleet>) -> Published {
-        use crate::config::Policy as Asked;
+    pub(super) fn new(
+        config: Arc<Config>,
+        fleet: Arc<Fleet>,
+        old: Option<&Published>,
+    ) -> Published {
+        let learned = fleet.pools.iter().zip(&config.pools).map(|(pool, settings)| {
+            let known = old.and_then(|old| {
+                let mut known = old.fleet.pools.iter().zip(&old.learned);
+                known.find(|(former, _)| Arc::ptr_eq(&former.state, &pool.state))
+            });
+            Learned::new(pool, settings, known.map(|(pool, learned)| (&**pool, learned)))
+        });
         Published {
+            learned: learned.collect(),
             fleet,
             keys: KeyTable::new(&config.tenants),
             tenants: match config.tenants.as_slice() {
@@ -51,11 +68,7 @@ impl Published {
             },
             timeouts: config.timeouts,
             retry: config.retry,
-            policy: match config.routing.policy.runs_as() {
-                Asked::RoundRobin => Policy::RoundRobin,
-                Asked::LeastRequests => Policy::LeastRequests,
-                _ => Policy::P2c,
-            },
+            policy: Policy::of_name(config.routing.policy.name()).unwrap_or_default(),
             body_bytes_max: config.server.body_bytes_max,
             half_close_allowed: config.server.half_close == HalfClose::Allow,
             config,
@@ -67,6 +80,18 @@ impl Published {
     /// The caller's name.
     pub(super) fn tenant(&self, caller: TenantRef) -> Arc<str> {
         self.tenants.get(caller.index).map_or_else(|| OPEN_TENANT.into(), Arc::clone)
+    }
+
+    /// The policy for a request whose field `x-gateway-policy` is `asked`; `None`: the caller may
+    /// choose, and there is no policy of that name.
+    pub(super) fn policy(&self, caller: TenantRef, asked: Option<&[u8]>) -> Option<Policy> {
+        let tenant = || self.config.tenants.get(caller.index);
+        let may =
+            self.config.routing.policy_header || tenant().is_some_and(|t| t.may_choose_policy);
+        match asked.filter(|_| may) {
+            None => Some(self.policy),
+            Some(name) => Policy::of_name(std::str::from_utf8(name).ok()?),
+        }
     }
 
     /// May the caller use the pool of that name?
@@ -84,14 +109,34 @@ pub(super) struct Shared {
     pub driver: Driver,
     /// One metric shard a core.
     pub shards: Vec<Arc<Shard>>,
+    /// The last decisions of each core.
+    pub decisions: Vec<Decisions>,
     /// Where usage records go.
     pub usage: UsageSink,
     /// Threads that render and encode what would hold a core too long.
     pub side: Side<SegmentCache>,
     /// Threads that read such bodies and write such lists.
     pub readers: Side<()>,
+    /// What became of sharing with other gateways.
+    pub share: Arc<Stats>,
+    /// The way to what loads adapters.
+    pub loader: Loader,
     /// Where log lines go.
     pub log: Log,
     /// Drain and stop.
     pub flags: Arc<Flags>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn configuration_and_routing_name_the_same_policies() {
+        let names = config::Policy::ALL.map(config::Policy::name);
+        assert_eq!(names.len(), Policy::ALL.len());
+        assert!(names.iter().all(|name| Policy::of_name(name).is_some()), "{names:?}");
+        assert_eq!(Policy::default().name(), names[0]);
+    }
 }

@@ -6,13 +6,16 @@ use std::sync::Arc;
 
 use super::core::Core;
 use super::frames::Seen;
+use super::pick::Routed;
+use super::plan::Plan;
 use super::reply::{Failure, Head};
 use crate::admin::{Phase, Stage};
 use crate::http1::{RequestHead, ResponseHead, Version, write};
 use crate::openai::{Call, Endpoint, Usage};
 use crate::prompt::standing::Verdict;
 use crate::prompt::{Basis, Prompt};
-use crate::replicas::{Pool, Replica, Served};
+use crate::replicas::events::check;
+use crate::replicas::{Dispatch, Lane, Pool, Replica, Served};
 use crate::runtime::clock;
 use crate::tenants::KeyId;
 use crate::usage::{Outcome, Slot, SmallId, TokensSource, UsageRecord};
@@ -21,21 +24,16 @@ use crate::usage::{Outcome, Slot, SmallId, TokensSource, UsageRecord};
 pub(super) const CALLERS_LIMIT: &str = "x-request-deadline-ms";
 /// Longest id of a caller's that is kept.
 const REQUEST_ID_BYTES_MAX: usize = 64;
-/// Output tokens that a request without a limit is expected to make, for the balance.
-const OUTPUT_TOKENS_DEFAULT: u64 = 300;
-/// Callers ask for far more than they get; more than this says nothing of the work.
-const OUTPUT_TOKENS_BALANCED_MAX: u64 = 1_000;
 
 /// See the module.
 pub(super) struct Ticket<'t> {
     pub core: &'t Core,
     pub head: &'t RequestHead,
     pub attempts: u32,
-    /// Replicas tried, by index in the pool.
+    /// Lanes tried, by index in the pool.
     pub tried: Vec<usize>,
     /// Replicas whose engine answered with an error of its own; theirs, if another can serve it.
     pub erred: Vec<Arc<Replica>>,
-    pub tokens_estimated: u64,
     /// A byte of the answer was sent: what fails now fails in band.
     pub head_sent: bool,
     id: SmallId,
@@ -57,6 +55,10 @@ pub(super) struct Ticket<'t> {
     caller: Option<(Endpoint, KeyId, Arc<str>)>,
     slot: Option<Slot>,
     replica: Option<Arc<Replica>>,
+    /// Its data-parallel rank that was picked.
+    rank: Option<u32>,
+    /// Where the last attempt went, and what was predicted of it.
+    routed: Option<Routed>,
     answer_type: Vec<u8>,
     retry_after: Option<Vec<u8>>,
     status: u16,
@@ -94,7 +96,6 @@ impl<'t> Ticket<'t> {
             attempts: 0,
             tried: Vec::new(),
             erred: Vec::new(),
-            tokens_estimated: 0,
             head_sent: false,
             id: asked.unwrap_or_else(|| new_id(core)),
             trace: Trace { parent: owned(head.traceparent), state: owned(head.tracestate) },
@@ -113,6 +114,8 @@ impl<'t> Ticket<'t> {
             caller: None,
             slot: None,
             replica: None,
+            rank: None,
+            routed: None,
             answer_type: Vec::new(),
             retry_after: None,
             status: 0,
@@ -122,6 +125,11 @@ impl<'t> Ticket<'t> {
     /// The id under which the request is known everywhere.
     pub(super) fn request_id(&self) -> &[u8] {
         self.id.as_str().as_bytes()
+    }
+
+    /// The same, to be kept.
+    pub(super) fn id(&self) -> SmallId {
+        self.id
     }
 
     /// The stage that was under way has ended.
@@ -156,18 +164,49 @@ impl<'t> Ticket<'t> {
     }
 
     /// The call's prompts are known.
-    pub(super) fn prompted(&mut self, call: &Call, prompt: Prompt) {
-        let output = call.output_tokens_max().unwrap_or(OUTPUT_TOKENS_DEFAULT);
-        let output = output.min(OUTPUT_TOKENS_BALANCED_MAX).saturating_mul(call.sequences());
-        self.tokens_estimated = prompt.tokens.saturating_add(output);
+    pub(super) fn prompted(&mut self, prompt: Prompt) {
         self.prompt = Some(prompt);
     }
 
+    /// The call's prompts, once they are known.
+    pub(super) fn prompt(&self) -> Option<&Prompt> {
+        self.prompt.as_ref()
+    }
+
+    /// What an attempt brings to its lane.
+    pub(super) fn dispatch(&self, plan: &Plan<'_>) -> Dispatch {
+        let pick = self.routed.as_ref().map(|routed| routed.pick).unwrap_or_default();
+        Dispatch {
+            prompt_tokens: self.prompt().map_or(0, |prompt| prompt.tokens),
+            cached_tokens: pick.cached_tokens,
+            output_tokens: plan.output_tokens,
+            sequences: plan.sequences,
+            prefill_ms: pick.prefill_ms,
+            adapter: plan.adapter,
+        }
+    }
+
+    /// When the first token is predicted, in ms from dispatch; 0 = no prediction.
+    pub(super) fn first_token_due_ms(&self) -> u64 {
+        let predicted_ms = self.routed.as_ref().map_or(0.0, |routed| routed.pick.ttft_ms);
+        predicted_ms.ceil() as u64
+    }
+
+    /// When the first byte of the answer is predicted, in ms from dispatch: an answer that is no
+    /// stream comes when it is whole.
+    pub(super) fn first_byte_expected_ms(&self, plan: &Plan<'_>) -> f64 {
+        let Some(pick) = self.routed.as_ref().map(|routed| &routed.pick) else { return 0.0 };
+        let tokens = plan.output_tokens as f64 / plan.sequences.max(1) as f64;
+        pick.ttft_ms + if plan.stream { 0.0 } else { pick.tpot_ms * tokens }
+    }
+
     /// An attempt at a replica begins.
-    pub(super) fn attempt(&mut self, index: usize, replica: &Arc<Replica>) {
+    pub(super) fn attempt(&mut self, lane: &Lane, routed: Routed) {
         self.attempts += 1;
-        self.tried.push(index);
-        self.replica = Some(Arc::clone(replica));
+        self.tried.push(routed.pick.replica);
+        self.replica = Some(Arc::clone(&lane.replica));
+        self.rank = lane.rank;
+        self.routed = Some(routed);
         self.connecting = true;
         self.stage_ended(Stage::Route);
     }
@@ -217,7 +256,10 @@ impl<'t> Ticket<'t> {
         if seen.content_events > self.seen.content_events {
             let now = clock::now_ns();
             self.last_content_ns = now;
-            self.first_content_ns.get_or_insert(now);
+            if self.first_content_ns.is_none() {
+                self.first_content_ns = Some(now);
+                self.learn_first(now);
+            }
             self.quiet_since_ms = self.core.sweep.now_ms();
         }
         self.seen = *seen;
@@ -237,6 +279,11 @@ impl<'t> Ticket<'t> {
     /// Content was passed on.
     pub(super) fn content_sent(&self) -> bool {
         self.seen.content_events > 0
+    }
+
+    /// The data-parallel rank that the last attempt asks for.
+    pub(super) fn rank(&self) -> Option<u32> {
+        self.rank
     }
 
     /// Appends the trace context for the replica.
@@ -282,6 +329,12 @@ impl<'t> Ticket<'t> {
         if let Some(replica) = &self.replica {
             head.field("x-gateway-assigned-node", replica.id.as_bytes());
         }
+        if let Some(routed) = &self.routed {
+            if let Some(hash) = routed.prefix_hash {
+                head.field("x-gateway-prefix-hash", &hex(hash));
+            }
+            head.number("x-gateway-cached-tokens", routed.pick.cached_tokens);
+        }
         head.number("x-gateway-attempts", self.attempts.into());
     }
 
@@ -322,6 +375,7 @@ impl<'t> Ticket<'t> {
             self.check_count(endpoint, usage.prompt_tokens);
         }
         self.count(&record, now);
+        self.learn_answer(&record, now);
         // Refused before a place was taken: one more try, so that refusals are on record too.
         let slot = self.slot.take().or_else(|| self.core.shared.usage.reserve().ok());
         if let Some(slot) = slot {
@@ -387,15 +441,15 @@ impl Ticket<'_> {
             ttft_ms: self.first_content_ns.map(|at| ms(at.saturating_sub(self.started_ns))),
             tpot_ms: self.tpot_ns(output).map(ms),
             total_ms: Some(ms(now.saturating_sub(self.started_ns))),
-            predicted_cached_tokens: None,
-            predicted_ttft_ms: None,
+            predicted_cached_tokens: self.routed.as_ref().map(|r| r.pick.cached_tokens),
+            predicted_ttft_ms: self.predicted_ttft_ms(),
         }
     }
 
     /// Holds our count of the prompt against the engine's, and learns from it.
     fn check_count(&self, endpoint: Endpoint, engines: u64) {
         let (Some(call), Some(prompt)) = (&self.call, &self.prompt) else { return };
-        let standing = &call.pool.prompts;
+        let standing = &call.pool.state.prompts;
         standing.learn(call.text_bytes, engines);
         if prompt.basis != Basis::Exact {
             return;
@@ -426,6 +480,41 @@ impl Ticket<'_> {
         ));
     }
 
+    /// The whole wait for the first content as the last attempt's choice predicted it.
+    fn predicted_ttft_ms(&self) -> Option<f64> {
+        let predicted_ms = self.routed.as_ref()?.pick.ttft_ms;
+        let before_ms = ms(self.sent_ns?.saturating_sub(self.started_ns));
+        (predicted_ms > 0.0).then_some(before_ms + predicted_ms)
+    }
+
+    /// The first content of a stream came at `now`.
+    fn learn_first(&self, now: u64) {
+        let (Some(routed), Some(sent_ns)) = (&self.routed, self.sent_ns) else { return };
+        routed.first_token(self.core, ms(now.saturating_sub(sent_ns)), self.core.sweep.now_ms());
+    }
+
+    /// The books are closed: what the answer teaches.
+    fn learn_answer(&self, record: &UsageRecord, now: u64) {
+        let (Some(routed), Some(usage), Outcome::Ok) = (&self.routed, self.usage, record.outcome)
+        else {
+            return;
+        };
+        routed.answer(usage.completion_tokens);
+        // An estimate of a text's share is no evidence against an index.
+        let counted = self.prompt().is_some_and(|prompt| prompt.basis == Basis::Exact);
+        let verdict = usage.cached_tokens.filter(|_| counted).and_then(|n| routed.cached(n));
+        if let (Some(verdict), Some(replica)) = (verdict, &self.replica) {
+            let line = format!("replica {}: {}", replica.id, verdict.reason());
+            match verdict {
+                check::Verdict::Agrees => self.core.shared.log.info(&line),
+                _ => self.core.shared.log.warn(&line),
+            }
+        }
+        if let Some(tpot_ns) = self.tpot_ns(usage.completion_tokens).filter(|_| record.stream) {
+            routed.later_tokens(usage.completion_tokens, ms(tpot_ns), now / 1_000_000);
+        }
+    }
+
     /// Time before the replica was written to; all of it when none was.
     fn gateway_ns(&self, now: u64) -> u64 {
         self.sent_ns.unwrap_or(now).saturating_sub(self.started_ns)
@@ -445,6 +534,12 @@ impl Ticket<'_> {
         cells.input.add(record.input_tokens.unwrap_or(0));
         cells.cached.add(record.cached_tokens.unwrap_or(0));
         cells.output.add(record.output_tokens.unwrap_or(0));
+        // Only where the engine told: sums of the same requests can be compared.
+        if let (Some(hit), Some(predicted)) = (record.cached_tokens, record.predicted_cached_tokens)
+        {
+            cells.hits_predicted.add(predicted);
+            cells.hits_actual.add(hit);
+        }
         if let Some(at) = self.first_content_ns {
             cells.ttft.observe_ns(at.saturating_sub(self.started_ns));
         }
@@ -467,14 +562,19 @@ fn is_valid_id(id: &[u8]) -> bool {
     (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.iter().all(fit)
 }
 
-/// A fresh id: 128 random bits in hex. Unique, not secret.
-fn new_id(core: &Core) -> SmallId {
+/// The 32 hex digits of 128 bits.
+fn hex(bits: u128) -> [u8; 32] {
     const HEX: &[u8; 16] = b"0123456789abcdef";
-    let bits = u128::from(core.random()) << 64 | u128::from(core.random());
     let mut text = [0; 32];
     for (i, digit) in text.iter_mut().enumerate() {
-        *digit = HEX.get((bits >> (i * 4)) as usize & 15).copied().unwrap_or(b'0');
+        *digit = HEX.get((bits >> (124 - i * 4)) as usize & 15).copied().unwrap_or(b'0');
     }
+    text
+}
+
+/// A fresh id: 128 random bits in hex. Unique, not secret.
+fn new_id(core: &Core) -> SmallId {
+    let text = hex(u128::from(core.random()) << 64 | u128::from(core.random()));
     // Hex digits are UTF-8, and 32 of them fit.
     std::str::from_utf8(&text).ok().and_then(SmallId::new).unwrap_or_default()
 }

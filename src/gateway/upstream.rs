@@ -10,70 +10,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
+use super::adapters;
 use super::buffer::Buffer;
 use super::connection::Client;
 use super::core::Core;
 use super::exchange::{self, Attempt, Begun, Exchange, FIRST_TOKEN};
+use super::pick;
 use super::plan::Plan;
 use super::reply::Failure;
 use super::ticket::{CALLERS_LIMIT, Ticket};
 use crate::net::{self, Stream};
-use crate::replicas::{Failure as ReplicaFailure, Pool, Replica, Served};
-use crate::routing::{Candidate, Decision, FleetView};
+use crate::replicas::{Failure as ReplicaFailure, InFlight, Lane, Replica};
 
 /// The limit on connecting.
 const CONNECT: &str = "timeouts.connect_ms";
 
-/// The replicas of a pool as one request sees them.
-struct View<'v> {
-    pool: &'v Pool,
-    served: &'v Served,
-    tried: &'v [usize],
-    now_ms: u64,
-}
-
-impl FleetView for View<'_> {
-    fn len(&self) -> usize {
-        self.pool.replicas.len()
-    }
-
-    fn candidate(&self, index: usize) -> Candidate {
-        let Some(replica) = self.pool.replicas.get(index) else {
-            return Candidate { eligible: false, ..Candidate::default() };
-        };
-        Candidate {
-            eligible: self.eligible(index, replica),
-            load_tokens: replica.ledger.tokens(),
-            requests: replica.ledger.requests(),
-            weight: replica.weight,
-            ..Candidate::default()
-        }
-    }
-}
-
-impl<'v> View<'v> {
-    fn new(core: &Core, plan: &'v Plan<'_>, ticket: &'v Ticket<'_>) -> View<'v> {
-        View {
-            pool: &plan.pool,
-            served: &plan.served,
-            tried: &ticket.tried,
-            now_ms: core.sweep.now_ms(),
-        }
-    }
-
-    fn eligible(&self, index: usize, replica: &Replica) -> bool {
-        !self.tried.contains(&index)
-            && self.served.holds(index)
-            && replica.addr.load().is_some()
-            && replica.health.eligible(self.now_ms)
-    }
-}
-
 /// Would another replica be asked, should this attempt fail now?
 pub(super) fn another(core: &Core, plan: &Plan<'_>, ticket: &Ticket<'_>) -> bool {
-    let view = View::new(core, plan, ticket);
     let left = ticket.attempts < plan.published.retry.attempts_max && !ticket.is_late();
-    left && core.retries.can_spend() && (0..view.len()).any(|i| view.candidate(i).eligible)
+    left && core.retries.can_spend() && pick::any_left(core, plan, ticket)
 }
 
 /// Sends the request to one replica after the other until one has begun to answer.
@@ -118,18 +73,15 @@ async fn attempts(
             }
             failed = Some(why);
         }
-        let view = View::new(core, plan, ticket);
-        let Decision::Pick(pick) = core.pick(plan.published.policy, &view) else {
+        let Some((lane, routed)) = pick::pick(core, plan, ticket) else {
             return Err(failed.take().map_or(Failure::NoHealthyReplica, given_up));
         };
-        let Some(replica) = plan.pool.replicas.get(pick.replica) else {
-            return Err(Failure::NoHealthyReplica);
-        };
+        let replica = &lane.replica;
         if failed.take().is_some() {
             core.metrics.retries.inc();
         }
-        ticket.attempt(pick.replica, replica);
-        match attempt(core, client, plan, ticket, replica).await {
+        ticket.attempt(lane, routed);
+        match attempt(core, client, plan, ticket, lane).await {
             Ok(begun) => {
                 for replica in std::mem::take(&mut ticket.erred) {
                     let reason = "it failed what another replica served";
@@ -183,10 +135,16 @@ async fn attempt(
     client: &mut Client,
     plan: &Plan<'_>,
     ticket: &mut Ticket<'_>,
-    replica: &Arc<Replica>,
+    lane: &Lane,
 ) -> Result<(Exchange, Begun), Attempt> {
+    let replica = &lane.replica;
     replica.health.start(core.sweep.now_ms());
-    let entry = replica.ledger.enter(core.index, ticket.tokens_estimated);
+    adapters::load(core, client, plan, ticket, lane).await?;
+    let now_ms = core.sweep.now_ms();
+    let mut entry = lane.ledger.enter(core.index, &ticket.dispatch(plan), now_ms);
+    let expected_ms = ticket.first_byte_expected_ms(plan);
+    let _awaiting = replica.silence.sent(core.index, expected_ms, now_ms);
+    let due_ms = if plan.stream { 0 } else { ticket.first_token_due_ms() };
     let mut reused = core.idle.take(replica.key, core.sweep.now_ms());
     loop {
         let was_reused = reused.is_some();
@@ -196,13 +154,13 @@ async fn attempt(
         };
         ticket.sending();
         let mut inbox = Buffer::default();
-        let begun =
-            exchange::begin(core, client, plan, ticket, replica, (&mut stream, &mut inbox)).await;
-        match begun {
+        let begun = exchange::begin(core, client, plan, ticket, replica, (&mut stream, &mut inbox));
+        match unseen_first_token(core, due_ms, &mut entry, begun).await {
             Ok((head, begun)) => {
+                replica.silence.heard(core.index, core.sweep.now_ms());
                 replica.health.succeeded(core.sweep.now_ms());
                 let replica = Arc::clone(replica);
-                let exchange = Exchange { stream, inbox, replica, head, _entry: entry };
+                let exchange = Exchange { stream, inbox, replica, head, entry };
                 return Ok((exchange, begun));
             }
             // The replica closed an idle connection in the moment of its reuse: nothing ran, and
@@ -213,6 +171,32 @@ async fn attempt(
             Err(why) => return Err(why),
         }
     }
+}
+
+/// Waits for `begun`. An answer that is no stream does not show its first token, so that the
+/// ledger moves it from prefill to decode when it was predicted, `due_ms` from now (0 = never).
+async fn unseen_first_token<T>(
+    core: &Core,
+    due_ms: u64,
+    entry: &mut InFlight,
+    begun: impl Future<Output = T>,
+) -> T {
+    let mut begun = std::pin::pin!(begun);
+    if due_ms == 0 {
+        return begun.await;
+    }
+    let due = core.sweep.deadline();
+    due.set(due_ms);
+    poll_fn(|cx| {
+        if let Poll::Ready(begun) = begun.as_mut().poll(cx) {
+            return Poll::Ready(begun);
+        }
+        if entry.is_pending() && due.poll(cx).is_ready() {
+            entry.first_token();
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 async fn connect(

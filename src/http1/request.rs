@@ -61,6 +61,8 @@ pub struct RequestHead {
     pub tracestate: Option<Span>,
     /// x-request-deadline-ms, unchecked.
     pub deadline_ms: Option<Span>,
+    /// x-gateway-policy, unchecked.
+    pub policy: Option<Span>,
     /// Length of the head; the body begins after it.
     pub head_bytes: u32,
 }
@@ -77,6 +79,7 @@ struct Fields<'h> {
     content_type: Once<'h>,
     content_encoding: Once<'h>,
     deadline_ms: Once<'h>,
+    policy: Once<'h>,
     request_id: Hint<'h>,
     traceparent: Hint<'h>,
     tracestate: Hint<'h>,
@@ -117,6 +120,7 @@ pub fn parse_request(head: &[u8]) -> Result<RequestHead, HeadError> {
         traceparent: fields.traceparent.span(head),
         tracestate: fields.tracestate.span(head),
         deadline_ms: fields.deadline_ms.span(head),
+        policy: fields.policy.span(head),
         head_bytes: Span::locate(head, head).len,
     })
 }
@@ -223,6 +227,7 @@ fn read_fields<'h>(lines: &[httparse::Header<'h>]) -> Result<Fields<'h>, HeadErr
             12 if is_name("x-request-id") => fields.request_id.set(value),
             13 if is_name("authorization") => fields.authorization.set(value)?,
             14 if is_name("content-length") => fields.framing.content_length.set(value)?,
+            16 if is_name("x-gateway-policy") => fields.policy.set(value)?,
             16 if is_name("content-encoding") => fields.content_encoding.set(value)?,
             17 if is_name("transfer-encoding") => fields.framing.transfer_encoding.set(value)?,
             21 if is_name("x-request-deadline-ms") => fields.deadline_ms.set(value)?,

@@ -23,8 +23,8 @@ fn every_field_that_we_read_is_found_whatever_its_case() {
     let text = "\r\nPOST /v1/chat/completions?a=b?c HTTP/1.1\r\nhOST: gw.test:8080\r\n\
         Authorization:Bearer sk-test\r\nX-API-Key: \t k \t\r\nContent-Type: application/json\r\n\
         Content-Encoding: identity\r\nX-Request-Id: r-1\r\nTraceparent: 00-1-2-01\r\n\
-        Tracestate: v=1\r\nx-request-deadline-ms: 1500\r\nExpect: 100-Continue\r\n\
-        Content-Length: 17\r\nUser-Agent: x\r\n\r\n";
+        Tracestate: v=1\r\nx-request-deadline-ms: 1500\r\nX-Gateway-Policy: p2c\r\n\
+        Expect: 100-Continue\r\nContent-Length: 17\r\nUser-Agent: x\r\n\r\n";
     let buf = text.as_bytes();
     assert_eq!(HeadScanner::request().advance(buf), Ok(Some(buf.len())));
     let head = parse_request(buf).unwrap();
@@ -41,6 +41,7 @@ fn every_field_that_we_read_is_found_whatever_its_case() {
         (head.traceparent, "00-1-2-01"),
         (head.tracestate, "v=1"),
         (head.deadline_ms, "1500"),
+        (head.policy, "p2c"),
     ] {
         assert_eq!(span.unwrap().of(buf), value.as_bytes());
     }

@@ -11,6 +11,8 @@ pub struct Entry {
     pub id: String,
     /// The base model, for an adapter.
     pub parent: Option<String>,
+    /// Where the engine loaded it from: for an adapter, the path that loads it elsewhere too.
+    pub root: Option<String>,
     /// Its context length in tokens, when told.
     pub max_model_len: Option<u64>,
     fields: Map<String, Value>,
@@ -22,9 +24,17 @@ impl Entry {
         Some(Entry {
             id: text("id").filter(|id| !id.is_empty())?,
             parent: text("parent"),
+            root: text("root"),
             max_model_len: fields.get("max_model_len").and_then(Value::as_u64),
             fields,
         })
+    }
+
+    /// Does the other say the same? `created` and permission ids differ at each asking.
+    #[must_use]
+    pub fn same(&self, other: &Entry) -> bool {
+        (&self.id, &self.parent, &self.root, self.max_model_len)
+            == (&other.id, &other.parent, &other.root, other.max_model_len)
     }
 
     /// A model that no replica has described yet.
@@ -34,7 +44,7 @@ impl Entry {
         fields.insert("id".to_owned(), id.into());
         fields.insert("object".to_owned(), "model".into());
         fields.insert("owned_by".to_owned(), "vllm".into());
-        Entry { id: id.to_owned(), parent: None, max_model_len: None, fields }
+        Entry { id: id.to_owned(), parent: None, root: None, max_model_len: None, fields }
     }
 
     /// The same model under another name, as vLLM lists its further served names.

@@ -138,25 +138,14 @@ pub(super) struct Side {
 impl Side {
     /// An empty one. Chunks come when something is put into them.
     pub(super) fn new(homes: usize) -> Side {
-        let chunk_bits = (homes / 48).max(1).ilog2().clamp(CHUNK_BITS.0, CHUNK_BITS.1);
-        let chunks = (homes + WINDOW).div_ceil(1 << chunk_bits);
+        let (chunk_bits, chunks) = shape(homes);
         Side { homes, chunk_bits, chunks: vec![None; chunks] }
-    }
-
-    /// Memory of a chunk in bytes.
-    pub(super) fn chunk_bytes(&self) -> usize {
-        size_of::<Bucket>() << self.chunk_bits
-    }
-
-    /// Memory in bytes when every chunk is there.
-    pub(super) fn bytes(&self) -> usize {
-        self.chunks.len() * self.chunk_bytes()
     }
 
     /// The home of a key.
     #[inline]
     pub(super) fn home(&self, key: u64) -> usize {
-        (u128::from(key) * self.homes as u128 >> 64) as usize
+        ((u128::from(key) * self.homes as u128) >> 64) as usize
     }
 
     /// The bucket at a position.
@@ -204,6 +193,19 @@ impl Side {
             out.extend(bucket.cells().filter(|(key, _)| is_ours(*key)));
         }
     }
+}
+
+/// A table of so many homes: its chunks' buckets, as a power of two, and how many chunks.
+fn shape(homes: usize) -> (u32, usize) {
+    let chunk_bits = (homes / 48).max(1).ilog2().clamp(CHUNK_BITS.0, CHUNK_BITS.1);
+    (chunk_bits, (homes + WINDOW).div_ceil(1 << chunk_bits))
+}
+
+/// Memory of a table of so many homes, in bytes, and of two of its chunks: while one side is left
+/// for another, at most a chunk of each is there too many.
+pub(super) fn committed_bytes(homes: usize) -> usize {
+    let (chunk_bits, chunks) = shape(homes);
+    ((chunks + 2) * size_of::<Bucket>()) << chunk_bits
 }
 
 /// The whole, as published.

@@ -4,6 +4,12 @@
 //! lock at each pick; whoever holds the writer changes it: the control thread by
 //! [`Index::write`], a core at a dispatch by [`Index::dispatched`], which never waits. Pure: time
 //! is an argument. A wrong answer costs a detour, never another caller's answer.
+//!
+//! - `depths`: a reader's walk along a chain.
+//! - `directory`: what readers see of the table; `set`, `masks`: a block's holders, few or many;
+//!   `ids`: their numbers.
+//! - `writer`: all changes and all bounds; `table`, `stand`, `rebuild`: the table's own.
+//! - `tree`: what a slot holds by dispatches, in the order of an engine's LRU; `exact`: by events.
 
 #![cfg_attr(
     not(test),

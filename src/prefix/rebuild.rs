@@ -3,13 +3,14 @@
 //!
 //! A home is a fraction of the table, so both sides are in the same order: the move is one pass
 //! forward over both, chunks of the new side come as it reaches them and those of the old go as it
-//! leaves them. Memory is never twice the table, and no write waits for the whole.
+//! leaves them. Memory is never twice the table, and no write waits for the whole. Runs under the
+//! writer's lock.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::directory::{Bucket, LANES, Side, WINDOW};
+use super::directory::{Bucket, LANES, Side, WINDOW, committed_bytes};
 use super::set::Set;
 use super::stand::stand;
 use super::table::{Put, Table};
@@ -53,20 +54,15 @@ impl Table {
         }
         let load = if homes < SMALL_HOMES { ROOMY_SMALL } else { ROOMY };
         let wanted = (entries * 100 / load / LANES).max(HOMES_MIN);
-        if taken >= CROWDED && self.more_bytes(wanted) <= room {
+        let more = committed_bytes(wanted).saturating_sub(committed_bytes(homes));
+        let grows = taken >= CROWDED && more <= room;
+        let shrinks = taken < SPARSE && wanted < homes;
+        if grows || shrinks {
             self.begin(wanted);
-        } else if taken < SPARSE && wanted < homes {
-            self.begin(wanted);
-        } else if self.ids.any_dead() && self.more_bytes(homes) <= room {
+        } else if self.ids.any_dead() {
             self.begin(homes);
         }
         entries * 100 < self.directory.new.homes * LANES * FULL
-    }
-
-    /// What a rebuild to so many homes adds in memory, in bytes.
-    fn more_bytes(&self, homes: usize) -> usize {
-        let (old, new) = (&self.directory.new, Side::new(homes));
-        new.bytes().saturating_sub(old.bytes()) + old.chunk_bytes() + new.chunk_bytes()
     }
 
     fn begin(&mut self, homes: usize) {
@@ -133,11 +129,8 @@ impl Table {
     fn leave_chunk(&mut self, at: usize) {
         let cursor = self.directory.cursor.load(Ordering::Relaxed);
         let (mut old, new) = (self.directory.old.clone(), self.directory.new.clone());
-        if let Some(old) = &mut old {
-            if let Some(chunk) = old.chunks.get_mut(at).and_then(Option::take) {
-                self.chunk_bytes -= size_of_val(&*chunk);
-            }
-        }
+        let chunk = old.as_mut().and_then(|old| old.chunks.get_mut(at)?.take());
+        self.chunk_bytes -= chunk.map_or(0, |chunk| size_of_val(&*chunk));
         self.publish_sides(old, cursor, new);
     }
 

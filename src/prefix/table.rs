@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 
 use super::Slot;
-use super::directory::{Bucket, Directory, Side};
+use super::directory::{Bucket, Directory, Side, committed_bytes};
 use super::ids::Ids;
 use super::masks::{Cells, Change};
 use super::rebuild::HOMES_MIN;
 use super::set::Set;
 
 /// Keys whose lines are fetched together.
-const BATCH: usize = 16;
+const BATCH: usize = 32;
 
 /// What became of a block that was put in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,15 +88,10 @@ impl Table {
         self.chunk_bytes + self.cells.bytes()
     }
 
-    /// Memory in bytes when every chunk is there.
+    /// Memory in bytes when every chunk is there, and through any rebuild to this size or less.
     pub(super) fn committed_bytes(&self) -> usize {
-        let new = &self.directory.new;
-        // While one side is left for the other, at most a chunk of each is there too many.
-        let moving =
-            self.directory.old.as_ref().map_or(0, |old| {
-                old.bytes().max(new.bytes()) + old.chunk_bytes() + new.chunk_bytes()
-            });
-        moving.max(new.bytes()) + self.cells.bytes()
+        let old = self.directory.old.as_ref().map_or(0, |old| old.homes);
+        committed_bytes(old.max(self.directory.new.homes)) + self.cells.bytes()
     }
 
     /// Fetches the lines of these keys all at once, where one after another would wait for each:

@@ -22,7 +22,8 @@ pub(super) fn chain(numbers: impl IntoIterator<Item = u64>) -> Vec<BlockHash> {
 
 /// A chain whose head many share, by `pick` of its numbers: few forks, so that chains overlap.
 fn forked(len: usize, forks: &[u8]) -> Vec<BlockHash> {
-    let fork = |at: usize| forks.get(at / 3).filter(|_| at % 3 == 0).map_or(0, |&f| u64::from(f));
+    let fork =
+        |at: usize| forks.get(at / 3).filter(|_| at.is_multiple_of(3)).map_or(0, |&f| u64::from(f));
     chain((0..len).map(fork))
 }
 
@@ -110,7 +111,7 @@ fn agree(index: &Index, naive: &Naive, chain: &[BlockHash]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(120))]
+    #![proptest_config(ProptestConfig::with_cases(80))]
 
     #[test]
     fn the_index_says_what_the_plain_one_says(

@@ -22,7 +22,7 @@ const BLOCK_BYTES: usize = 40;
 const EVICT_BATCH: usize = 64;
 /// Homes that a running rebuild moves on with each new block, and with each upkeep: the one well
 /// ahead of the table's filling, the other within a millisecond or two.
-const HOMES_A_BLOCK: usize = 4;
+const HOMES_A_BLOCK: usize = 3;
 const HOMES_A_TICK: usize = 16 * 1024;
 /// Speculative blocks that go in one upkeep at most.
 const EXPIRE_MAX: usize = 16 * 1024;
@@ -127,6 +127,9 @@ impl Writer {
                 self.gone.iter().for_each(|&key| exact.wait(key, now_ms));
                 held.contents = Contents::Events(exact);
                 self.account(slot, blocks, bytes);
+                if self.room() == 0 {
+                    self.clear(slot);
+                }
             }
             (Contents::Events(_), Mode::Approximate) => {
                 self.clear(slot);
@@ -246,25 +249,22 @@ impl Writer {
             let contents = Contents::Dispatches(Tree::new());
             self.slots.push(Held { id: None, capacity: self.limits.capacity_default, contents });
             self.sizes.push(0);
+            self.bytes += size_of::<Held>() + size_of::<u32>();
         }
         self.slots.get_mut(index)
     }
 
     /// The slot's capacity and number, with room for so many new blocks; none when there is none.
     fn open(&mut self, slot: Slot, blocks: usize) -> Option<(u64, u16)> {
-        let (held, more) = {
-            let held = self.held(slot)?;
-            ((held.id, held.capacity), held.more_bytes())
+        let held = self.held(slot)?;
+        let (capacity, more) = (held.capacity, held.more_bytes());
+        let room = self.make_room(blocks.min(capacity as usize), more);
+        let id = match self.held(slot)?.id {
+            Some(id) if room => id,
+            None if room => self.table.open(slot, self.room())?,
+            _ => return None,
         };
-        if !self.make_room(blocks.min(held.1 as usize), more) {
-            return None;
-        }
-        let (id, capacity) = held;
-        let id = match id {
-            Some(id) => id,
-            None => self.table.open(slot, self.room())?,
-        };
-        self.slots.get_mut(usize::from(slot))?.id = Some(id);
+        self.held(slot)?.id = Some(id);
         Some((capacity, id))
     }
 

@@ -1,125 +1,12 @@
 //! The shape of the fleet: pools, replicas, and which of them serve a name. Immutable once built.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use arc_swap::ArcSwapOption;
-
-use super::health::Health;
-use super::ledger::Ledger;
+use super::pool::{Pool, PoolState};
 use crate::config;
 use crate::openai::models::Entry;
 use crate::prompt::model::Model;
-use crate::prompt::standing::Standing;
-
-/// One vLLM server.
-pub struct Replica {
-    /// A number of its own within this process, for what a core keeps by replica.
-    pub key: usize,
-    /// Stable name, unique over all pools.
-    pub id: Arc<str>,
-    /// `host:port` for the `Host` field.
-    pub authority: String,
-    /// Host to resolve.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-    /// Share relative to the pool's other replicas.
-    pub weight: f64,
-    /// Where to connect; `None` until its name is resolved. The control thread writes it.
-    pub addr: ArcSwapOption<SocketAddr>,
-    /// May it be sent work?
-    pub health: Health,
-    /// What we have in flight there.
-    pub ledger: Arc<Ledger>,
-    /// Its `/v1/models`, as last learned; `None` until it answered once.
-    pub models: ArcSwapOption<Vec<Entry>>,
-    /// Tokens in a block of its KV cache, as its metrics tell; 0 = not learned.
-    pub block_tokens: AtomicU32,
-}
-
-impl Replica {
-    fn new(from: &config::Replica, cores: usize) -> Replica {
-        let ip = from.host.parse().ok().map(|ip| Arc::new(SocketAddr::new(ip, from.port)));
-        static KEYS: AtomicUsize = AtomicUsize::new(0);
-        Replica {
-            key: KEYS.fetch_add(1, Ordering::Relaxed),
-            id: from.id.as_str().into(),
-            authority: from.authority().to_owned(),
-            host: from.host.clone(),
-            port: from.port,
-            weight: from.weight,
-            addr: ArcSwapOption::from(ip),
-            health: Health::default(),
-            ledger: Arc::new(Ledger::new(cores)),
-            models: ArcSwapOption::empty(),
-            block_tokens: AtomicU32::new(0),
-        }
-    }
-}
-
-/// Replicas that serve the same base model.
-pub struct Pool {
-    /// Its name.
-    pub name: Arc<str>,
-    /// Its replicas; an index here is an index everywhere.
-    pub replicas: Vec<Arc<Replica>>,
-    /// Configured key for its replicas.
-    pub api_key: Option<config::Secret>,
-    /// Prices for usage records.
-    pub price: Option<config::Price>,
-    /// How far counts of its prompts can be trusted.
-    pub prompts: Standing,
-    /// Tokenizer and template, when configured.
-    model: Option<Arc<Model>>,
-    /// Configured tokens in a block of the KV cache.
-    block_tokens: Option<u32>,
-}
-
-impl Pool {
-    /// How its prompts are counted: `exact`, `estimate`, or `fell_back` to estimates.
-    #[must_use]
-    pub fn prompt_mode(&self) -> &'static str {
-        match &self.model {
-            None => "estimate",
-            Some(_) if self.prompts.fell_back() => "fell_back",
-            Some(_) => "exact",
-        }
-    }
-
-    /// What turns its prompts into the engine's tokens, as long as its counts can be trusted.
-    #[must_use]
-    pub fn model(&self) -> Option<&Arc<Model>> {
-        self.model.as_ref().filter(|_| !self.prompts.fell_back())
-    }
-
-    /// A hash of its chat template, for logs; 0 without one.
-    #[must_use]
-    pub fn template_digest(&self) -> u64 {
-        self.model.as_ref().map_or(0, |model| model.template_digest())
-    }
-
-    /// Bytes of its tokenizer's tables, shared with pools that name the same; 0 without one.
-    #[must_use]
-    pub fn tokenizer_bytes(&self) -> usize {
-        self.model.as_ref().map_or(0, |model| model.tokenizer().bytes())
-    }
-
-    /// Tokens in a block of its replicas' KV cache, as configured or learned; 0 = not known, or
-    /// the replicas differ, so that no block of one is a block of another.
-    #[must_use]
-    pub fn block_tokens(&self) -> u32 {
-        if let Some(configured) = self.block_tokens {
-            return configured;
-        }
-        let learned = self.replicas.iter().map(|r| r.block_tokens.load(Ordering::Relaxed));
-        let mut learned = learned.filter(|tokens| *tokens != 0);
-        let first = learned.next().unwrap_or(0);
-        if learned.all(|tokens| tokens == first) { first } else { 0 }
-    }
-}
 
 /// What a requested name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,18 +17,21 @@ pub struct Served {
     pub upstream: Arc<str>,
     /// The adapter, when the name is one.
     pub adapter: Option<Arc<str>>,
-    /// Which replicas of the pool serve it; `None` = all.
+    /// Which replicas of the pool serve it, by their index in it; `None` = all.
     pub holders: Option<Vec<bool>>,
+    /// The path from which any other replica can load it: an adapter of a pool with
+    /// `adapters = "load"`.
+    pub loads_from: Option<Arc<str>>,
     /// Tokens that prompt and answer may have together: as configured, or the least that a
     /// replica tells; `None` = not known.
     pub context_tokens: Option<u64>,
 }
 
 impl Served {
-    /// Does replica `index` of the pool serve it?
+    /// Does the replica with this index in the pool ([`Lane::member`](super::Lane)) serve it?
     #[must_use]
-    pub fn holds(&self, index: usize) -> bool {
-        self.holders.as_ref().is_none_or(|h| h.get(index).copied().unwrap_or(false))
+    pub fn holds(&self, member: usize) -> bool {
+        self.holders.as_ref().is_none_or(|h| h.get(member).copied().unwrap_or(false))
     }
 }
 
@@ -175,50 +65,49 @@ impl Fleet {
         cores: usize,
         models: &HashMap<String, Arc<Model>>,
         old: Option<&Fleet>,
+        now_ms: u64,
     ) -> Fleet {
-        let kept = |pool: &str, replica: &config::Replica| {
-            let pool = old?.pools.iter().find(|p| &*p.name == pool)?;
-            pool.replicas
-                .iter()
-                .find(|r| *r.id == *replica.id && r.authority == replica.authority())
-                .filter(|r| (r.weight - replica.weight).abs() < f64::EPSILON)
-                .map(Arc::clone)
+        let pool = |settings: &config::Pool| {
+            let former = old.and_then(|old| old.pools.iter().find(|p| *p.name == *settings.name));
+            let state = former.map(|pool| Arc::clone(&pool.state));
+            let pool = Pool {
+                name: settings.name.as_str().into(),
+                replicas: former.map(|pool| pool.replicas.clone()).unwrap_or_default(),
+                lanes: Vec::new(),
+                state: state.unwrap_or_else(|| Arc::new(PoolState::new(cores))),
+                api_key: settings.api_key.clone(),
+                price: settings.price,
+                model: models.get(&settings.name).map(Arc::clone),
+                block_tokens: settings.block_size.and_then(|tokens| tokens.try_into().ok()),
+            };
+            Arc::new(pool.with_members(&settings.replicas, now_ms))
         };
-        let pools: Vec<_> = config
-            .pools
-            .iter()
-            .map(|pool| {
-                let replicas = pool.replicas.iter().map(|r| {
-                    kept(&pool.name, r).unwrap_or_else(|| Arc::new(Replica::new(r, cores)))
-                });
-                Arc::new(Pool {
-                    name: pool.name.as_str().into(),
-                    replicas: replicas.collect(),
-                    api_key: pool.api_key.clone(),
-                    price: pool.price,
-                    prompts: Standing::default(),
-                    model: models.get(&pool.name).map(Arc::clone),
-                    block_tokens: pool.block_size.and_then(|tokens| tokens.try_into().ok()),
-                })
-            })
-            .collect();
-        Fleet::with_names(pools, config)
+        Fleet::with_names(config.pools.iter().map(pool).collect(), config)
+    }
+
+    /// The same pools with these members each, in the order of the pools. Whoever is in the old
+    /// list under the same id and address stays who it is.
+    #[must_use]
+    pub fn with_members(
+        &self,
+        members: &[Vec<config::Replica>],
+        config: &config::Config,
+        now_ms: u64,
+    ) -> Fleet {
+        let pools = self.pools.iter().zip(members);
+        let pools = pools.map(|(pool, members)| Arc::new(pool.with_members(members, now_ms)));
+        Fleet::with_names(pools.collect(), config)
     }
 
     fn with_names(pools: Vec<Arc<Pool>>, config: &config::Config) -> Fleet {
         let mut names = Names::default();
         let mut all_learned = true;
         for (index, (pool, settings)) in pools.iter().zip(&config.pools).enumerate() {
-            all_learned &= pool.replicas.iter().all(|r| r.models.load().is_some());
+            let remembers = !pool.replicas.is_empty() || pool.state.remembers();
+            all_learned &= remembers && pool.replicas.iter().all(|r| r.models.load().is_some());
             names.pool(index, pool, settings);
         }
         Fleet { pools, served: names.served, all_learned, entries: names.entries }
-    }
-
-    /// The same pools with the names as learned by now.
-    #[must_use]
-    pub fn relearned(&self, config: &config::Config) -> Fleet {
-        Fleet::with_names(self.pools.clone(), config)
     }
 
     /// What `name` stands for.
@@ -240,7 +129,7 @@ impl Fleet {
     #[must_use]
     pub fn any_eligible(&self, now_ms: u64) -> bool {
         let mut replicas = self.pools.iter().flat_map(|p| &p.replicas);
-        replicas.any(|r| r.health.eligible(now_ms))
+        replicas.any(|r| r.eligible(now_ms))
     }
 }
 
@@ -254,7 +143,18 @@ struct Names {
 impl Names {
     fn pool(&mut self, index: usize, pool: &Pool, settings: &config::Pool) {
         let learned: Vec<_> = pool.replicas.iter().map(|r| r.models.load_full()).collect();
-        let lists = || learned.iter().flatten().flat_map(|list| list.iter());
+        let loads = settings.adapters == config::Adapters::Load;
+        // A pool that is scaled to nothing is still known by its names.
+        let remembered = pool.state.remember(learned.iter().flatten());
+        let remembered = remembered.iter().filter(|e| loads || e.parent.is_none());
+        let remembered: Vec<_> = match learned.iter().flatten().next() {
+            Some(_) if !loads => Vec::new(),
+            _ => remembered.collect(),
+        };
+        let lists = || {
+            let now = learned.iter().flatten().flat_map(|list| list.iter());
+            now.chain(remembered.iter().copied())
+        };
         let base = lists().find(|e| e.parent.is_none());
         let model = settings.model.clone().or_else(|| base.map(|e| e.id.clone()));
         // A name that the replicas list is served by those that list it: adapters, and in a pool
@@ -274,6 +174,7 @@ impl Names {
             upstream: model.as_str().into(),
             adapter: None,
             holders: settings.model.is_none().then(|| holders(model)),
+            loads_from: None,
             context_tokens: context(model),
         });
         if let Some(own) = own {
@@ -295,6 +196,11 @@ impl Names {
                 upstream: entry.id.as_str().into(),
                 adapter: entry.parent.is_some().then(|| entry.id.as_str().into()),
                 holders: Some(holders(&entry.id)),
+                loads_from: entry
+                    .root
+                    .as_deref()
+                    .filter(|_| loads && entry.parent.is_some())
+                    .map(Into::into),
                 // vLLM tells none for an adapter, whose context is its base model's.
                 context_tokens: context(&entry.id)
                     .or_else(|| entry.parent.as_deref().and_then(context)),

@@ -1,14 +1,18 @@
-//! May a replica be sent work? Two sources of evidence, kept apart.
+//! May a replica be sent work? Two sources of evidence, kept apart, and the operator's word.
 //!
 //! *Passive*: what the cores see of their own requests. It outweighs the probes both ways: a
 //! replica that fails requests is ejected whatever `/health` says (a draining vLLM answers 200 to
-//! the end), and one that serves requests stays in whatever `/health` says.
+//! the end), and one that serves requests stays in whatever `/health` says. One that lets requests
+//! wait in silence, as a frozen vLLM does, becomes suspect.
 //! *Active*: `/health`, asked by the control thread; it decides where there is no recent traffic.
+//!
+//! Who joins a running fleet or comes back starts slowly: its caches are empty and its first steps
+//! are slow, and a fleet that sees an idle replica would flood it.
 //!
 //! State is a handful of relaxed atomics that every core reads and writes: wrong by a moment costs
 //! one attempt, never correctness. Time (ms since process start) is an argument.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Failures in a row before a replica is ejected.
 const FAILURES_MAX: u32 = 3;
@@ -22,6 +26,12 @@ const TRIAL_MS: u64 = 1_000;
 const PROBES_MAX: u32 = 2;
 /// A success of a request this recent outweighs failed probes.
 const EVIDENCE_MS: u64 = 5_000;
+/// Who joined or came back takes its whole share after so long.
+const RAMP_MS: u64 = 10_000;
+/// The share that it begins with.
+const RAMP_MIN: f64 = 0.1;
+/// A suspect that no probe can clear gets a client's request as its trial after so long.
+const SUSPECT_MS: u64 = 30_000;
 
 /// What went wrong with a request at a replica, as far as its health is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,20 +55,41 @@ pub enum State {
     Joining,
     /// Takes work.
     Up,
+    /// Takes nothing new and finishes what runs: the operator, its source or it itself says so.
+    Draining,
+    /// Lets requests wait in silence, or fails some while its probes fail: nothing new until it
+    /// has answered one.
+    Suspect,
     /// Ejected by failed requests; a trial request decides its return.
     Ejected,
+    /// Put to sleep: it answers probes, and requests would hang.
+    Sleeping,
     /// Down by its probes.
     Down,
 }
 
 impl State {
+    /// All states.
+    pub const ALL: [State; 7] = [
+        State::Joining,
+        State::Up,
+        State::Draining,
+        State::Suspect,
+        State::Ejected,
+        State::Sleeping,
+        State::Down,
+    ];
+
     /// Lower-case name for pages and labels.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             State::Joining => "joining",
             State::Up => "up",
+            State::Draining => "draining",
+            State::Suspect => "suspect",
             State::Ejected => "ejected",
+            State::Sleeping => "sleeping",
             State::Down => "down",
         }
     }
@@ -74,17 +105,98 @@ pub struct Health {
     succeeded_at_ms: AtomicU64,
     probes_failed: AtomicU32,
     probes_ok: AtomicU32,
+    /// It ejected itself: it said that it takes no more work.
+    closing: AtomicBool,
+    /// The operator or its source wants it drained.
+    draining: AtomicBool,
+    /// Since when it is suspect; 0 = it is not.
+    suspect_ms: AtomicU64,
+    /// Its first good probe begins a slow start.
+    newcomer: AtomicBool,
+    /// When its slow start began; 0 = none.
+    ramp_from_ms: AtomicU64,
 }
 
 impl Health {
+    /// It joins a running fleet: no work before its first good probe, then slowly.
+    pub fn join_late(&self) {
+        self.newcomer.store(true, Relaxed);
+    }
+
+    /// Drains it, or takes it back.
+    pub fn set_draining(&self, draining: bool) {
+        self.draining.store(draining, Relaxed);
+    }
+
+    /// Is it drained by the operator or its source?
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+
+    /// Requests wait there in silence, or do so no more. True when that is news.
+    pub fn set_suspect(&self, suspect: bool, now_ms: u64) -> bool {
+        let was = self.suspect_ms.load(Relaxed) != 0;
+        if was != suspect {
+            self.suspect_ms.store(if suspect { now_ms.max(1) } else { 0 }, Relaxed);
+            self.trial_at_ms.store(now_ms, Relaxed);
+        }
+        was != suspect
+    }
+
+    /// Since when it is suspect for its silence, in ms; 0 = it is not.
+    #[must_use]
+    pub fn suspect_ms(&self) -> u64 {
+        self.suspect_ms.load(Relaxed)
+    }
+
+    /// Is it suspect for its silence?
+    #[must_use]
+    pub fn is_suspect(&self) -> bool {
+        self.suspect_ms.load(Relaxed) != 0
+    }
+
+    /// It has begun anew with empty caches, though no probe has missed it.
+    pub fn restarted(&self, now_ms: u64) {
+        self.ramp_from_ms.store(now_ms.max(1), Relaxed);
+    }
+
+    /// When it last began anew or came back, in ms; 0 = never.
+    #[must_use]
+    pub fn began_ms(&self) -> u64 {
+        self.ramp_from_ms.load(Relaxed)
+    }
+
+    /// The share of its work that it should get: from 0.1 to 1 over ten seconds after it joined or
+    /// came back.
+    #[must_use]
+    pub fn ramp(&self, now_ms: u64) -> f64 {
+        if self.newcomer.load(Relaxed) {
+            return RAMP_MIN;
+        }
+        match self.ramp_from_ms.load(Relaxed) {
+            0 => 1.0,
+            from => {
+                let passed = now_ms.saturating_sub(from) as f64 / RAMP_MS as f64;
+                (RAMP_MIN + (1.0 - RAMP_MIN) * passed).min(1.0)
+            }
+        }
+    }
+
     /// A request got an answer (any answer that the engine meant, a 4xx too).
     pub fn succeeded(&self, now_ms: u64) {
         self.succeeded_at_ms.store(now_ms.max(1), Relaxed);
         // Plain loads first: the good case must not write a line that all cores read.
-        if self.failures.load(Relaxed) != 0 || self.ejected_until_ms.load(Relaxed) != 0 {
+        let away = self.ejected_until_ms.load(Relaxed) != 0 || self.is_suspect();
+        if away || self.failures.load(Relaxed) != 0 {
+            if away {
+                self.restarted(now_ms);
+            }
+            self.suspect_ms.store(0, Relaxed);
             self.failures.store(0, Relaxed);
             self.ejections.store(0, Relaxed);
             self.ejected_until_ms.store(0, Relaxed);
+            self.closing.store(false, Relaxed);
         }
     }
 
@@ -103,12 +215,18 @@ impl Health {
         let ms = (EJECT_MS_MIN << doublings).min(EJECT_MS_MAX);
         self.ejected_until_ms.store(now_ms.saturating_add(ms), Relaxed);
         self.trial_at_ms.store(0, Relaxed);
+        self.closing.store(failure == Failure::Draining, Relaxed);
         true
     }
 
     /// A probe ended.
-    pub fn probed(&self, ok: bool) {
+    pub fn probed(&self, ok: bool, now_ms: u64) {
         if ok {
+            let was_down = self.probes_failed.load(Relaxed) >= PROBES_MAX;
+            if was_down || self.newcomer.swap(false, Relaxed) {
+                self.newcomer.store(false, Relaxed);
+                self.restarted(now_ms);
+            }
             self.probes_failed.store(0, Relaxed);
             self.probes_ok.store(1, Relaxed);
         } else {
@@ -120,13 +238,25 @@ impl Health {
     /// Shown state.
     #[must_use]
     pub fn state(&self, now_ms: u64) -> State {
+        if self.draining.load(Relaxed) {
+            return State::Draining;
+        }
         if self.ejected_until_ms.load(Relaxed) != 0 {
-            return State::Ejected;
+            let closing = self.closing.load(Relaxed);
+            return if closing { State::Draining } else { State::Ejected };
+        }
+        if self.is_suspect() {
+            return State::Suspect;
         }
         let succeeded = self.succeeded_at_ms.load(Relaxed);
         let proven = succeeded != 0 && now_ms.saturating_sub(succeeded) < EVIDENCE_MS;
-        if !proven && self.probes_failed.load(Relaxed) >= PROBES_MAX {
-            return State::Down;
+        if self.probes_failed.load(Relaxed) >= PROBES_MAX {
+            if !proven {
+                return State::Down;
+            }
+            if self.failures.load(Relaxed) > 0 {
+                return State::Suspect;
+            }
         }
         if succeeded == 0 && self.probes_ok.load(Relaxed) == 0 {
             return State::Joining;
@@ -138,12 +268,19 @@ impl Health {
     /// that is chosen calls [`start`](Self::start).
     #[must_use]
     pub fn eligible(&self, now_ms: u64) -> bool {
+        let trial_due = |since_ms, after_ms| {
+            now_ms >= since_ms
+                && now_ms.saturating_sub(self.trial_at_ms.load(Relaxed)) >= after_ms
+                && !self.draining.load(Relaxed)
+        };
+        let ejected_until_ms = self.ejected_until_ms.load(Relaxed);
         match self.state(now_ms) {
-            State::Joining | State::Up => true,
-            State::Down => false,
-            State::Ejected => {
-                now_ms >= self.ejected_until_ms.load(Relaxed)
-                    && now_ms.saturating_sub(self.trial_at_ms.load(Relaxed)) >= TRIAL_MS
+            State::Joining => !self.newcomer.load(Relaxed),
+            State::Up => true,
+            State::Down | State::Sleeping => false,
+            State::Suspect => self.is_suspect() && trial_due(0, SUSPECT_MS),
+            State::Ejected | State::Draining => {
+                ejected_until_ms != 0 && trial_due(ejected_until_ms, TRIAL_MS)
             }
         }
     }
@@ -151,7 +288,7 @@ impl Health {
     /// The request that was chosen for this replica starts: after an ejection it is the trial, and
     /// no other starts beside it for a while.
     pub fn start(&self, now_ms: u64) {
-        if self.ejected_until_ms.load(Relaxed) != 0 {
+        if self.ejected_until_ms.load(Relaxed) != 0 || self.is_suspect() {
             self.trial_at_ms.store(now_ms, Relaxed);
         }
     }
@@ -204,14 +341,14 @@ mod tests {
         let h = Health::default();
         h.succeeded(1_000);
         for _ in 0..9 {
-            h.probed(false);
+            h.probed(false, 1_000);
         }
         assert_eq!(h.state(2_000), State::Up, "it serves: /health is only blocked");
         assert_eq!(h.state(6_000), State::Down, "no traffic proves it any more");
-        h.probed(true);
+        h.probed(true, 6_000);
         assert_eq!(h.state(6_000), State::Up);
         h.failed(Failure::Refused, 6_000);
-        h.probed(true);
+        h.probed(true, 6_000);
         assert_eq!(h.state(6_001), State::Ejected, "a good probe does not lift an ejection");
     }
 
@@ -220,5 +357,74 @@ mod tests {
         let h = Health::default();
         assert_eq!(h.state(0), State::Joining);
         assert!(h.eligible(0));
+    }
+
+    #[test]
+    fn a_drained_replica_gets_nothing_not_even_a_trial() {
+        let h = Health::default();
+        h.failed(Failure::Refused, 0);
+        h.set_draining(true);
+        assert_eq!((h.state(60_000), h.eligible(60_000)), (State::Draining, false));
+        h.set_draining(false);
+        assert_eq!((h.state(60_000), h.eligible(60_000)), (State::Ejected, true));
+    }
+
+    #[test]
+    fn an_engine_that_closes_shows_as_draining_and_is_tried_later() {
+        let h = Health::default();
+        h.failed(Failure::Draining, 1_000);
+        assert_eq!((h.state(1_000), h.eligible(1_499)), (State::Draining, false));
+        assert!(h.eligible(1_500));
+        h.succeeded(1_600);
+        assert_eq!(h.state(1_600), State::Up);
+    }
+
+    #[test]
+    fn a_suspect_waits_for_its_trial() {
+        let h = Health::default();
+        assert!(h.set_suspect(true, 1_000));
+        assert!(!h.set_suspect(true, 2_000), "no news");
+        assert_eq!((h.state(2_000), h.eligible(30_999)), (State::Suspect, false));
+        assert!(h.eligible(31_000));
+        h.start(31_000);
+        assert!(!h.eligible(31_001), "one trial at a time");
+        assert!(h.set_suspect(false, 32_000));
+        assert!(h.eligible(32_000));
+    }
+
+    #[test]
+    fn failed_requests_and_failed_probes_together_outweigh_a_recent_success() {
+        let h = Health::default();
+        h.succeeded(1_000);
+        h.probed(false, 1_100);
+        h.probed(false, 1_200);
+        h.failed(Failure::Broken, 1_300);
+        assert_eq!((h.state(1_300), h.eligible(1_300)), (State::Suspect, false));
+        h.probed(true, 1_400);
+        assert!(h.eligible(1_400));
+    }
+
+    #[test]
+    fn newcomers_and_those_who_return_start_slowly() {
+        let first = Health::default();
+        first.probed(true, 10);
+        assert_eq!(first.ramp(10).to_bits(), 1.0f64.to_bits(), "there from the start");
+        let h = Health::default();
+        h.join_late();
+        assert!(!h.eligible(1_000) && h.ramp(1_000) < 0.11);
+        h.probed(true, 2_000);
+        assert!(h.eligible(2_000) && h.ramp(2_000) < 0.11);
+        assert!((h.ramp(7_000) - 0.55).abs() < 1e-9);
+        assert_eq!(h.ramp(12_000).to_bits(), 1.0f64.to_bits());
+        h.probed(false, 20_000);
+        h.probed(true, 21_000);
+        assert!(h.ramp(21_000) > 0.9, "one missed probe is no absence");
+        h.probed(false, 30_000);
+        h.probed(false, 31_000);
+        h.probed(true, 32_000);
+        assert!(h.ramp(32_000) < 0.11);
+        h.failed(Failure::Refused, 50_000);
+        h.succeeded(51_000);
+        assert!(h.ramp(51_000) < 0.11, "back from an ejection");
     }
 }

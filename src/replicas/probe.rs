@@ -1,48 +1,274 @@
-//! The active side of what we know: resolves names, asks `/health` and `/v1/models`.
+//! The active side of what we know: resolves a replica's name, asks `/health`, `/metrics` and what
+//! it serves, and looks whether it has gone silent.
 //!
-//! One task a replica on the control thread (tokio, hyper): an ordinary client, because nothing
-//! here is hot. It writes the replica's atomics, and calls back when what it learned changes the
-//! shape of the fleet.
+//! One watcher a replica on the control thread (tokio, hyper), in three loops, so that a blocked
+//! metrics page delays no probe and a frozen engine no other. It writes the replica's atomics, and
+//! reports when what it learned changes the shape of the fleet.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
-use super::fleet::{Pool, Replica};
+use super::client::Client;
+use super::events::source;
+use super::health::State;
 use super::learn;
+use super::pool::PoolState;
+use super::replica::Replica;
+use super::report::Report;
+use super::scrape::{self, Reading, Scraper};
+use crate::config::Secret;
 use crate::openai::models::{self, Entry};
+use crate::runtime::clock;
 
-/// Between two probes of one replica. vLLM answers `/health` from its one event loop: gently.
+/// Between two probes, and between two scrapes, of one replica. vLLM answers them from its one
+/// event loop: gently.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Between two readings of `/v1/models` while all is well: adapters come and go.
 const MODELS_EVERY: u32 = 10;
+/// Between two tries at a metrics page that is not there.
+const METRICS_EVERY_IF_MISSING: u32 = 10;
 /// A probe that takes longer has failed: a replica that is only busy answers in milliseconds, and
 /// its requests prove it anyway.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Largest answer that is read: a `/v1/models` of thousands of adapters.
-const ANSWER_BYTES_MAX: usize = 8 << 20;
+/// Between two looks for a silence.
+const LISTEN_EVERY: Duration = Duration::from_millis(500);
+/// A suspect gets so long for one token.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Probes `replica` until the task is dropped; `learned` is called when its models have changed.
-pub async fn watch(pool: Arc<Pool>, replica: Arc<Replica>, learned: impl Fn()) {
-    let mut round = 0;
-    loop {
-        resolve(&replica).await;
-        let ok = match replica.addr.load_full() {
-            Some(addr) => probe(&pool, &replica, *addr, &mut round, &learned).await,
-            None => false,
-        };
-        replica.health.probed(ok);
-        // Spread over the second, so that a large fleet is not asked in one burst.
-        let jitter = Duration::from_millis(fastrand::u64(0..200));
-        tokio::time::sleep(PROBE_EVERY.saturating_sub(Duration::from_millis(100)) + jitter).await;
+/// Watches one replica.
+pub(super) struct Watcher {
+    pub replica: Arc<Replica>,
+    pub state: Arc<PoolState>,
+    pub api_key: Option<Secret>,
+    pub report: Rc<Report>,
+    /// Its last probe was good.
+    up: Cell<bool>,
+    /// It has come (back): what does not change while it runs is to be asked for.
+    anew: Cell<bool>,
+    kick: Notify,
+}
+
+impl Watcher {
+    pub(super) fn new(
+        replica: &Arc<Replica>,
+        state: &Arc<PoolState>,
+        api_key: Option<&Secret>,
+        report: &Rc<Report>,
+    ) -> Watcher {
+        Watcher {
+            replica: Arc::clone(replica),
+            state: Arc::clone(state),
+            api_key: api_key.cloned(),
+            report: Rc::clone(report),
+            up: Cell::new(false),
+            anew: Cell::new(false),
+            kick: Notify::new(),
+        }
     }
+
+    /// Watches until the task is dropped.
+    pub(super) async fn run(self) {
+        tokio::join!(self.probe(), self.scrape(), self.listen());
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.replica.authority, self.api_key.as_ref())
+    }
+
+    fn addr(&self) -> Option<SocketAddr> {
+        self.replica.addr.load_full().map(|addr| *addr)
+    }
+
+    /// `/health`, on a connection of its own each time: that shows whether the port accepts.
+    async fn probe(&self) {
+        let mut client = self.client();
+        let mut shown = None;
+        loop {
+            resolve(&self.replica).await;
+            client.hang_up();
+            let ok = match self.addr() {
+                Some(addr) => {
+                    matches!(client.get(addr, "/health", PROBE_TIMEOUT).await, Some((200, _)))
+                }
+                None => false,
+            };
+            let now_ms = clock::now_ms();
+            self.replica.health.probed(ok, now_ms);
+            if ok && !self.up.replace(ok) {
+                self.anew.set(true);
+                self.kick.notify_one();
+            }
+            self.up.set(ok);
+            let state = self.replica.state(now_ms);
+            if shown.replace(state) != Some(state) {
+                self.tell(state);
+            }
+            pause().await;
+        }
+    }
+
+    fn tell(&self, state: State) {
+        let line = format!("replica {} is {}", self.replica.id, state.name());
+        match state {
+            State::Joining | State::Up | State::Draining | State::Sleeping => {
+                self.report.info(&line);
+            }
+            State::Suspect | State::Ejected | State::Down => self.report.warn(&line),
+        }
+    }
+
+    /// `/metrics` and what it serves, over one connection that is kept.
+    async fn scrape(&self) {
+        let mut client = self.client();
+        let mut scraper = Scraper::default();
+        let (mut round, mut known) = (0_u32, Reading::Good);
+        loop {
+            let serves = self.up.get() || self.replica.state(clock::now_ms()) == State::Up;
+            if let Some(addr) = self.addr().filter(|_| serves) {
+                if self.anew.take() {
+                    self.facts(&mut client, addr).await;
+                    round = 0;
+                }
+                let unknown = self.replica.models.load().is_none();
+                if round.is_multiple_of(MODELS_EVERY) || unknown {
+                    self.models(&mut client, addr).await;
+                }
+                let missing = known == Reading::Missing;
+                if !missing || round.is_multiple_of(METRICS_EVERY_IF_MISSING) {
+                    let reading = self.metrics(&mut client, addr, &mut scraper).await;
+                    self.tell_reading(std::mem::replace(&mut known, reading), reading);
+                }
+                round = round.wrapping_add(1);
+            }
+            tokio::select! {
+                () = self.kick.notified() => {}
+                () = pause() => {}
+            }
+        }
+    }
+
+    fn tell_reading(&self, before: Reading, now: Reading) {
+        let line = || format!("replica {}: {}", self.replica.id, now.text());
+        match now {
+            _ if before == now => {}
+            Reading::Good => self.report.info(&line()),
+            _ => self.report.warn(&format!("{}; routing goes by our own accounting", line())),
+        }
+    }
+
+    async fn metrics(
+        &self,
+        client: &mut Client,
+        addr: SocketAddr,
+        scraper: &mut Scraper,
+    ) -> Reading {
+        let Some((200, page)) = client.get(addr, "/metrics", PROBE_TIMEOUT).await else {
+            return Reading::Missing;
+        };
+        let now_ms = clock::now_ms();
+        let entered = scraper.enter(&self.replica, &page, now_ms);
+        if entered.restarted {
+            self.report.info(&format!("replica {} has restarted", self.replica.id));
+            self.replica.health.restarted(now_ms);
+            self.anew.set(true);
+            self.kick.notify_one();
+        }
+        if entered.shape || entered.restarted {
+            self.report.changed();
+        }
+        entered.reading
+    }
+
+    async fn models(&self, client: &mut Client, addr: SocketAddr) {
+        if let Some((200, body)) = client.get(addr, "/v1/models", PROBE_TIMEOUT).await
+            && let Ok(list) = models::parse(&body)
+            && self.replica.models.load_full().is_none_or(|known| !same(&known, &list))
+        {
+            self.replica.models.store(Some(Arc::new(list)));
+            self.report.changed();
+        }
+    }
+
+    /// What does not change while a replica runs, asked for when it has come (back).
+    async fn facts(&self, client: &mut Client, addr: SocketAddr) {
+        self.models(client, addr).await;
+        let version = match client.get(addr, "/version", PROBE_TIMEOUT).await {
+            Some((200, answer)) => scrape::version(&answer),
+            _ => None,
+        };
+        // Not there before 0.30, and empty without KV events.
+        let sources = match client.get(addr, "/kv_event_sources", PROBE_TIMEOUT).await {
+            Some((200, answer)) => source::told(&answer, &self.replica.host),
+            _ => Vec::new(),
+        };
+        let changed = scrape::update(&self.replica, |facts| {
+            facts.version = version;
+            facts.event_sources = sources;
+        });
+        if changed {
+            self.report.changed();
+        }
+        // One sample of the vocabulary, so that the first prompts are not priced by a rule of
+        // thumb.
+        if self.state.prompts.has_learned() {
+            return;
+        }
+        let asked = serde_json::json!({"prompt": learn::SAMPLE}).to_string();
+        if let Some((200, answer)) = client.post(addr, "/tokenize", asked, PROBE_TIMEOUT).await
+            && let Some(tokens) = learn::token_count(&answer)
+        {
+            self.state.prompts.learn(learn::SAMPLE.len() as u64, tokens);
+        }
+    }
+
+    /// Looks for a silence, and asks a suspect for one token until it answers.
+    async fn listen(&self) {
+        let mut client = self.client();
+        let Replica { id, health, silence, .. } = &*self.replica;
+        loop {
+            tokio::time::sleep(LISTEN_EVERY).await;
+            if let Some(stall) = silence.stall(clock::now_ms())
+                && health.set_suspect(true, clock::now_ms())
+            {
+                self.report.warn(&format!(
+                    "replica {id} is suspect: {} requests wait, and nothing has come for {} ms",
+                    stall.requests, stall.silent_ms
+                ));
+            }
+            if !health.is_suspect() {
+                continue;
+            }
+            let since_ms = health.suspect_ms();
+            let speaks = silence.heard_ms() > since_ms || self.trial(&mut client).await;
+            let now_ms = clock::now_ms();
+            if speaks && health.set_suspect(false, now_ms) {
+                health.restarted(now_ms);
+                self.report.info(&format!("replica {id} answers again"));
+            }
+        }
+    }
+
+    /// Does it generate a token? An answer that is no success proves nothing of the engine.
+    async fn trial(&self, client: &mut Client) -> bool {
+        let models = self.replica.models.load_full();
+        let base = models.iter().flat_map(|list| list.iter()).find(|entry| entry.parent.is_none());
+        let (Some(base), Some(addr)) = (base, self.addr()) else { return false };
+        let asked = serde_json::json!({"model": base.id, "prompt": "1", "max_tokens": 1});
+        client.hang_up();
+        let answer = client.post(addr, "/v1/completions", asked.to_string(), TRIAL_TIMEOUT).await;
+        matches!(answer, Some((200, _)))
+    }
+}
+
+/// Spread over the second, so that a large fleet is not asked in one burst.
+async fn pause() {
+    let jitter = Duration::from_millis(fastrand::u64(0..200));
+    tokio::time::sleep(PROBE_EVERY.saturating_sub(Duration::from_millis(100)) + jitter).await;
 }
 
 /// Resolves a host name, keeping the last good address on failure.
@@ -64,101 +290,7 @@ async fn resolve(replica: &Replica) {
     }
 }
 
-async fn probe(
-    pool: &Pool,
-    replica: &Replica,
-    addr: SocketAddr,
-    round: &mut u32,
-    learned: &impl Fn(),
-) -> bool {
-    let at = Target { pool, replica, addr };
-    if !matches!(at.get("/health").await, Some((200, _))) {
-        *round = 0;
-        return false;
-    }
-    if *round == 0 {
-        facts(&at).await;
-    }
-    let due = round.is_multiple_of(MODELS_EVERY) || replica.models.load().is_none();
-    if due
-        && let Some((200, body)) = at.get("/v1/models").await
-        && let Ok(list) = models::parse(&body)
-        && replica.models.load_full().is_none_or(|known| !same(&known, &list))
-    {
-        replica.models.store(Some(Arc::new(list)));
-        learned();
-    }
-    *round = round.wrapping_add(1);
-    true
-}
-
-/// What does not change while a replica runs, asked for when it has come (back).
-async fn facts(at: &Target<'_>) {
-    if let Some((200, page)) = at.get("/metrics").await
-        && let Some(tokens) = learn::block_tokens(&page)
-    {
-        at.replica.block_tokens.store(tokens, Relaxed);
-    }
-    // One sample of the vocabulary, so that the first prompts are not priced by a rule of thumb.
-    if at.pool.prompts.has_learned() {
-        return;
-    }
-    let asked = serde_json::json!({"prompt": learn::SAMPLE}).to_string();
-    if let Some((200, answer)) = at.post("/tokenize", asked).await
-        && let Some(tokens) = learn::token_count(&answer)
-    {
-        at.pool.prompts.learn(learn::SAMPLE.len() as u64, tokens);
-    }
-}
-
-/// The same names with the same context: `created` and permission ids differ at each asking.
+/// The same list, as far as it matters.
 fn same(a: &[Entry], b: &[Entry]) -> bool {
-    let facts = |e: &Entry| (e.id.clone(), e.parent.clone(), e.max_model_len);
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| facts(a) == facts(b))
-}
-
-/// Whom a probe asks.
-struct Target<'t> {
-    pool: &'t Pool,
-    replica: &'t Replica,
-    addr: SocketAddr,
-}
-
-impl Target<'_> {
-    async fn get(&self, path: &str) -> Option<(u16, Bytes)> {
-        self.ask(hyper::Request::get(path), String::new()).await
-    }
-
-    async fn post(&self, path: &str, json: String) -> Option<(u16, Bytes)> {
-        let request = hyper::Request::post(path).header("content-type", "application/json");
-        self.ask(request, json).await
-    }
-
-    /// Status and body of one exchange on a connection of its own; `None` on any failure.
-    async fn ask(
-        &self,
-        request: hyper::http::request::Builder,
-        body: String,
-    ) -> Option<(u16, Bytes)> {
-        let exchange = async {
-            let socket = TcpStream::connect(self.addr).await.ok()?;
-            let (mut send, connection) = http1::handshake(TokioIo::new(socket)).await.ok()?;
-            let mut request = request.header("host", &self.replica.authority);
-            if let Some(key) = &self.pool.api_key {
-                request = request.header("authorization", format!("Bearer {}", key.expose()));
-            }
-            let request = request.body(Full::new(Bytes::from(body))).ok()?;
-            let answer = async {
-                let response = send.send_request(request).await.ok()?;
-                let status = response.status().as_u16();
-                let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
-                Some((status, body.collect().await.ok()?.to_bytes()))
-            };
-            tokio::select! {
-                answer = answer => answer,
-                _ = async { let _ = connection.await; std::future::pending::<()>().await } => None,
-            }
-        };
-        tokio::time::timeout(PROBE_TIMEOUT, exchange).await.ok()?
-    }
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same(b))
 }

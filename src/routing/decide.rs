@@ -48,9 +48,8 @@ fn best<'s>(request: &Request, scored: &'s [Scored], rng: &mut Rng) -> Option<&'
         return among.max_by_key(|one| rendezvous(request.owner_key, one));
     }
     let mut best = None;
-    for (earlier, one) in scored.iter().filter(|one| one.cost <= least + TIE).enumerate() {
-        // Each of the ties with the same chance, in one pass.
-        if rng.usize(..=earlier) == 0 {
+    for (ties, one) in scored.iter().filter(|one| one.cost <= least + TIE).enumerate() {
+        if rng.usize(..=ties) == 0 {
             best = Some(one);
         }
     }
@@ -72,15 +71,16 @@ fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Index and cost of one that was not chosen.
-type Other = Option<(usize, f64)>;
+/// Index and cost.
+type RunnerUp = (usize, f64);
 
 /// The two least but for the chosen one.
-fn runners_up(scored: &[Scored], chosen: usize) -> [Other; 2] {
-    let (mut second, mut third): (Other, Other) = (None, None);
+fn runners_up(scored: &[Scored], chosen: usize) -> [Option<RunnerUp>; 2] {
+    let mut second: Option<RunnerUp> = None;
+    let mut third = None;
     for one in scored.iter().filter(|one| one.index != chosen) {
         let this = Some((one.index, one.cost));
-        let before = |other: Other| other.is_none_or(|(_, cost)| one.cost < cost);
+        let before = |other: Option<RunnerUp>| other.is_none_or(|(_, cost)| one.cost < cost);
         if before(second) {
             (second, third) = (this, second);
         } else if before(third) {

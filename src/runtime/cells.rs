@@ -50,8 +50,12 @@ impl Gauge {
     }
 }
 
-/// Upper bounds of the buckets in nanoseconds: 0.1 ms to 120 s, 1-2.5-5.
-pub const BOUNDS_NS: [u64; 19] = [
+/// Upper bounds of the buckets in nanoseconds: 5 us to 120 s, 1-2.5-5.
+pub const BOUNDS_NS: [u64; 23] = [
+    5_000,
+    10_000,
+    25_000,
+    50_000,
     100_000,
     250_000,
     500_000,
@@ -129,8 +133,8 @@ mod tests {
         }
         let mut sum = Sum::default();
         sum.add(&h);
-        assert_eq!((sum.buckets[0], sum.buckets[1]), (2, 1));
-        assert_eq!((sum.buckets[18], sum.buckets[19]), (1, 1));
+        assert_eq!((sum.buckets[0], sum.buckets[4], sum.buckets[5]), (1, 1, 1));
+        assert_eq!((sum.buckets[22], sum.buckets[23]), (1, 1));
         assert_eq!((sum.count(), sum.sum_ns), (5, 240_000_200_002));
     }
 

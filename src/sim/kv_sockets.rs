@@ -190,7 +190,9 @@ async fn serve(
             return Ok(());
         }
         connection.buffer().extend_from_slice(&space[..n]);
-        while let Some(incoming) = connection.next().map_err(|e| io::Error::other(e.reason()))? {
+        while let Some(incoming) =
+            connection.incoming().map_err(|e| io::Error::other(e.reason()))?
+        {
             match (incoming, role) {
                 (Incoming::Ready, Role::Pub) => {
                     publisher.peers.borrow_mut().push(Rc::clone(peer));

@@ -111,6 +111,7 @@ mod tests {
             tokens_per_second: None,
             burst_tokens: None,
             in_flight_max: None,
+            may_choose_policy: false,
             pools: vec!["*".to_owned()],
         }
     }

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-/// Largest message with all its frames: a step that fills a million tokens' blocks makes some 6 MiB.
+/// Largest message with all its frames: a step that fills a million tokens' blocks makes 6 MiB.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// Most frames of a message: a replayed event has four, a router's peer one more.
 pub const FRAMES_MAX: usize = 8;
@@ -131,8 +131,8 @@ impl<'b> Message<'b> {
     }
 }
 
-/// One side of a connection. Feed it by [`Connection::buffer`], then ask [`Connection::next`] until
-/// it has nothing more.
+/// One side of a connection. Feed it by [`Connection::buffer`], then ask
+/// [`Connection::incoming`] until it has nothing more.
 pub struct Connection {
     role: Role,
     state: State,
@@ -169,7 +169,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is of no further use.
-    pub fn next(&mut self) -> Result<Option<Incoming<'_>>, Error> {
+    pub fn incoming(&mut self) -> Result<Option<Incoming<'_>>, Error> {
         loop {
             let rest = self.buffer.get(self.taken..).unwrap_or_default();
             if self.state == State::Greeting {
@@ -245,7 +245,7 @@ fn scan(bytes: &[u8]) -> Result<Option<Found>, Error> {
         };
         let command = flags & COMMAND != 0;
         let most = if command { COMMAND_BYTES_MAX } else { MESSAGE_BYTES_MAX };
-        // Told before the body is there: nothing is ever reserved for a length that is only claimed.
+        // Told before the body is there: a length that is only claimed reserves nothing.
         if length > most || found.bytes.saturating_add(length) > MESSAGE_BYTES_MAX {
             return Err(Error::TooLarge);
         }

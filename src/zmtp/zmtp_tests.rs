@@ -16,7 +16,7 @@ enum Got {
 fn feed(connection: &mut Connection, bytes: &[u8], got: &mut Vec<Got>) {
     connection.buffer().extend_from_slice(bytes);
     loop {
-        got.push(match connection.next() {
+        got.push(match connection.incoming() {
             Ok(None) => return,
             Ok(Some(Incoming::Ready)) => Got::Ready,
             Ok(Some(Incoming::Ping(context))) => Got::Ping(context.to_vec()),
@@ -153,8 +153,8 @@ fn a_message_says_whether_it_has_so_many_frames() {
     message(&mut bytes, &[b"topic", b"12345678", b""]);
     let mut connection = Connection::new(Role::Sub);
     connection.buffer().extend_from_slice(&published(&bytes));
-    assert_eq!(connection.next(), Ok(Some(Incoming::Ready)));
-    let Ok(Some(Incoming::Message(found))) = connection.next() else { panic!("no message") };
+    assert_eq!(connection.incoming(), Ok(Some(Incoming::Ready)));
+    let Ok(Some(Incoming::Message(found))) = connection.incoming() else { panic!("no message") };
     assert_eq!(found.exactly::<3>(), Some([&b"topic"[..], b"12345678", b""]));
     assert_eq!(found.exactly::<2>(), None);
     assert_eq!(found.exactly::<4>(), None);

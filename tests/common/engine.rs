@@ -1,8 +1,8 @@
 //! A scripted engine: reads whole requests, hands each to a closure, which writes what it likes.
 //!
-//! `std` sockets, one thread a connection. Probes (`GET /health`, `GET /v1/models`, `GET /metrics`
-//! and a sample for `POST /tokenize`) are answered here and not counted; the list names `base` and
-//! an adapter of its own, `adapter-PORT`.
+//! `std` sockets, one thread a connection. Probes (`GET /health`, `/v1/models`, `/metrics`,
+//! `/version`, `/kv_event_sources` and a sample for `POST /tokenize`) are answered here and not
+//! counted; the list names `base` and an adapter of its own, `adapter-PORT`.
 
 use std::io::{Error, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -46,7 +46,7 @@ pub(crate) enum After {
     Reset,
 }
 
-/// A fake engine; its listener goes with it.
+/// A fake engine; its listener goes with it, and what its connections bring then is not answered.
 pub(crate) struct Engine {
     pub(crate) addr: SocketAddr,
     requests: Arc<Mutex<Vec<Received>>>,
@@ -66,11 +66,20 @@ impl Engine {
         addr: SocketAddr,
         answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
     ) -> Engine {
+        Engine::listen(addr, answer, |_| json(404, ""))
+    }
+
+    fn listen(
+        addr: SocketAddr,
+        answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
+        told: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Engine {
         let listener = TcpListener::bind(addr).expect("bind");
         let addr = listener.local_addr().expect("address");
         let requests = Arc::new(Mutex::new(Vec::new()));
         let over = Arc::new(AtomicBool::new(false));
-        let (log, ended, answer) = (Arc::clone(&requests), Arc::clone(&over), Arc::new(answer));
+        let (log, ended) = (Arc::clone(&requests), Arc::clone(&over));
+        let (answer, told) = (Arc::new(answer), Arc::new(told));
         std::thread::spawn(move || {
             for (n, stream) in listener.incoming().enumerate() {
                 if ended.load(SeqCst) {
@@ -78,13 +87,35 @@ impl Engine {
                 }
                 let Ok(mut stream) = stream else { continue };
                 let (log, answer) = (Arc::clone(&log), Arc::clone(&answer));
+                let (told, ended) = (Arc::clone(&told), Arc::clone(&ended));
                 std::thread::spawn(move || {
                     let _ = stream.set_nodelay(true);
-                    let _ = serve(n, addr, &mut stream, &log, &*answer);
+                    let of = (n, addr, &*ended);
+                    let _ = serve(of, &mut stream, &log, &*answer, &*told);
                 });
             }
         });
         Engine { addr, requests, over }
+    }
+
+    /// As [`Engine::start`], with this whole answer to `GET /metrics`.
+    pub(crate) fn start_telling(
+        answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
+        metrics: impl Fn() -> Vec<u8> + Send + Sync + 'static,
+    ) -> Engine {
+        Engine::start_with(answer, move |path| match path {
+            "/metrics" => metrics(),
+            _ => json(404, ""),
+        })
+    }
+
+    /// As [`Engine::start`], with these whole answers to `GET /metrics`, `/version` and
+    /// `/kv_event_sources`, by path.
+    pub(crate) fn start_with(
+        answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
+        told: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Engine {
+        Engine::listen((Ipv4Addr::LOCALHOST, 0).into(), answer, told)
     }
 
     /// An engine that answers every request with these bytes.
@@ -111,20 +142,25 @@ impl Drop for Engine {
 }
 
 fn serve(
-    connection: usize,
-    addr: SocketAddr,
+    (connection, addr, over): (usize, SocketAddr, &AtomicBool),
     wire: &mut TcpStream,
     log: &Mutex<Vec<Received>>,
     answer: &dyn Fn(&Received, &mut TcpStream) -> Result<After, Error>,
+    told: &dyn Fn(&str) -> Vec<u8>,
 ) -> Result<(), Error> {
     let mut inbox = Vec::new();
     while let Some(mut received) = read_request(wire, &mut inbox)? {
+        if over.load(SeqCst) {
+            return Ok(());
+        }
         received.connection = connection;
         let probe = received.head.starts_with("GET ");
         let after = match received.path() {
             "/health" if probe => wire.write_all(&json(200, "")).map(|()| After::Keep),
             "/v1/models" if probe => wire.write_all(&models(addr)).map(|()| After::Keep),
-            "/metrics" if probe => wire.write_all(&json(404, "")).map(|()| After::Keep),
+            path @ ("/metrics" | "/version" | "/kv_event_sources") if probe => {
+                wire.write_all(&told(path)).map(|()| After::Keep)
+            }
             "/tokenize" if is_sample(&received) => {
                 wire.write_all(&json(404, "")).map(|()| After::Keep)
             }

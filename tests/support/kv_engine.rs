@@ -119,7 +119,7 @@ async fn listen(port: u16) -> (TcpListener, u16) {
 /// The next message of a peer, as owned frames; `None` when it is gone.
 async fn next(socket: &mut TcpStream, connection: &mut Connection) -> Option<Vec<Vec<u8>>> {
     loop {
-        match connection.next() {
+        match connection.incoming() {
             Ok(Some(Incoming::Message(message))) => {
                 return Some(message.frames().map(<[u8]>::to_vec).collect());
             }

@@ -15,8 +15,18 @@ const PEER_FACING: [&str; 8] =
     ["http1", "sse", "zmtp", "openai", "prompt", "gateway", "net", "prefix"];
 
 /// Modules without I/O and without a clock (time is an argument), so that they run in virtual time.
-const PURE: [&str; 9] =
-    ["http1", "sse", "zmtp", "openai", "routing", "admission", "prompt", "prefix", "engine"];
+const PURE: [&str; 10] = [
+    "http1",
+    "sse",
+    "zmtp",
+    "openai",
+    "routing",
+    "admission",
+    "prompt",
+    "prefix",
+    "engine",
+    "plan",
+];
 const PURE_FILES: [&str; 7] = [
     "src/usage/record.rs",
     "src/replicas/events/check.rs",

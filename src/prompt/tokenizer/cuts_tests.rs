@@ -95,7 +95,9 @@ fn a_cut_is_between_a_word_and_what_ends_it() {
         ("", vec![]),
     ] {
         let mut found = Vec::new();
-        while let Some(at) = cuts.find(text, found.last().map_or(0, |at| at + 1), text.len()) {
+        while let Some(at) =
+            cuts.find(text, found.last().map_or(0, |at: &usize| *at + 1), text.len())
+        {
             found.push(at);
         }
         assert_eq!(found, places, "{text:?}");

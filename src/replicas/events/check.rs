@@ -40,8 +40,8 @@ impl Verdict {
                  template, tokenizer, salt or hash?)"
             }
             Verdict::Unforeseen => {
-                "the index does not match the engine: its hits are not predicted (another template, \
-                 tokenizer or salt?)"
+                "the index does not match the engine: its hits are not predicted (another \
+                 template, tokenizer or salt?)"
             }
             Verdict::Agrees => "the index matches the engine again",
         }

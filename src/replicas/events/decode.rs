@@ -1,10 +1,12 @@
-//! An engine's batch of KV events, read off the wire without a tree and without a copy but for the
-//! hashes and token ids, which go into reused vectors.
+//! An engine's batch of KV events, read off the wire in one pass without a tree, and without a copy
+//! but for the hashes and token ids, which go into reused vectors.
 //!
 //! A batch is `[time, events, rank]`. An event is a map with `type` (vLLM 0.26 and later) or an
 //! array that begins with it (0.11 to 0.20, shorter the older). Fields and events of later versions
 //! are read over and counted. Hashes are opaque keys, integers or bytes: nothing is ever recomputed
 //! from them. Pure; a batch that is not whole is refused before anything of it is told.
+
+use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,48 +14,66 @@ use super::msgpack::{Malformed, Reader, Value};
 
 /// Most blocks of one event: a million tokens in blocks of 16.
 const BLOCKS_MAX: usize = 1 << 16;
-/// Most tokens of one event: the same, and room for larger blocks.
+/// Most blocks of a batch, and most tokens: several such events.
+const KEYS_MAX: usize = 1 << 18;
 const TOKENS_MAX: usize = 4 << 20;
+/// Most events of a batch: each of a step's removals is one.
+const EVENTS_MAX: usize = 1 << 16;
+/// Events for which room is made before they are seen.
+const EVENTS_RESERVED: usize = 256;
+/// What the vectors keep after a large batch.
+const ROOM_KEPT: usize = 1 << 16;
 /// Lengths of a hash that comes as bytes: from xxh3-64 to SHA-512.
 const HASH_BYTES: std::ops::RangeInclusive<usize> = 8..=64;
 
 /// What an engine calls a block. Opaque: it matches removals and parents, within one engine.
 pub type Key = u64;
 
-/// A batch whose form has been checked, read event by event.
-pub struct Batch<'p> {
-    events: Reader<'p>,
-    left: usize,
+/// A whole batch, as read.
+pub struct Batch<'e> {
     /// The data-parallel rank that it is of; `None` when it tells none.
     pub rank: Option<u32>,
+    /// The names of all blocks in it, those of parents too.
+    pub keys: &'e [Key],
+    tokens: &'e [u32],
+    events: Vec<Fields<'e>>,
 }
 
-impl<'p> Batch<'p> {
-    /// Checks the whole of `payload` and stands before its first event.
-    ///
-    /// # Errors
-    /// It is not a batch, or not whole.
-    pub fn open(payload: &'p [u8]) -> Result<Batch<'p>, Malformed> {
-        let mut all = Reader::new(payload);
-        let fields = all.array()?;
-        if fields < 2 {
-            return Err(Malformed);
-        }
-        all.skip()?;
-        let mut events = all;
-        let left = events.array()?;
-        all.skip()?;
-        let mut rank = None;
-        for field in 2..fields {
-            let mut value = all;
-            all.skip()?;
-            if field == 2
-                && let Value::Integer(told) = value.value()?
-            {
-                rank = u32::try_from(told).ok();
+impl Batch<'_> {
+    /// Its events in order.
+    pub fn events(&self) -> impl Iterator<Item = Event<'_>> {
+        self.events.iter().map(|fields| self.event(fields))
+    }
+
+    fn event<'e>(&'e self, fields: &Fields<'e>) -> Event<'e> {
+        let gpu = fields.medium.is_none_or(|medium| medium == b"GPU");
+        let place = Place { gpu, group: fields.group, kind: fields.spec };
+        let keys = fields.keys.clone().and_then(|keys| self.keys.get(keys));
+        let tokens = fields.tokens.clone().and_then(|tokens| self.tokens.get(tokens));
+        match (fields.kind, keys, tokens) {
+            (b"AllBlocksCleared", ..) => Event::Cleared,
+            (b"BlockRemoved", Some(keys), _) if !fields.odd => {
+                Event::Removed(Removed { keys, place })
             }
+            (b"BlockStored", Some(keys), Some(tokens)) if !fields.odd => {
+                let whole = keys.len().checked_mul(fields.block_tokens as usize);
+                if fields.block_tokens == 0 || whole != Some(tokens.len()) {
+                    return Event::Odd;
+                }
+                let Some(adapter) = adapter(fields) else { return Event::Odd };
+                Event::Stored(Stored {
+                    keys,
+                    parent: fields.parent,
+                    tokens,
+                    block_tokens: fields.block_tokens,
+                    adapter,
+                    extra: Extra::new(fields.extra),
+                    place,
+                })
+            }
+            (b"BlockStored" | b"BlockRemoved" | b"", ..) => Event::Odd,
+            _ => Event::Unknown,
         }
-        if all.is_at_end() { Ok(Batch { events, left, rank }) } else { Err(Malformed) }
     }
 }
 
@@ -122,7 +142,7 @@ pub enum Adapter<'e> {
     Nameless,
 }
 
-/// Reads events; keeps the vectors that they are read into.
+/// Reads batches; keeps the vectors that they are read into.
 #[derive(Default)]
 pub struct Decoder {
     keys: Vec<Key>,
@@ -133,9 +153,10 @@ pub struct Decoder {
 #[derive(Default)]
 struct Fields<'p> {
     kind: &'p [u8],
-    has_keys: bool,
-    has_tokens: bool,
     odd: bool,
+    /// Where its hashes and its tokens are.
+    keys: Option<Range<usize>>,
+    tokens: Option<Range<usize>>,
     parent: Option<Key>,
     block_tokens: u32,
     has_adapter: bool,
@@ -162,36 +183,68 @@ const STORED_FIELDS: [&[u8]; 10] = [
 const REMOVED_FIELDS: [&[u8]; 3] = [b"block_hashes", b"medium", b"group_idx"];
 
 impl Decoder {
-    /// The next event of `batch`.
+    /// Reads the whole of `payload`.
     ///
     /// # Errors
-    /// The batch breaks its own form; what follows is lost.
-    pub fn next<'e, 'p: 'e>(
-        &'e mut self,
-        batch: &mut Batch<'p>,
-    ) -> Result<Option<Event<'e>>, Malformed> {
-        let Some(left) = batch.left.checked_sub(1) else { return Ok(None) };
-        batch.left = left;
-        let at = &mut batch.events;
+    /// It is not a batch, or not whole: nothing of it is told.
+    pub fn read<'e, 'p: 'e>(&'e mut self, payload: &'p [u8]) -> Result<Batch<'e>, Malformed> {
+        let mut at = Reader::new(payload);
         self.keys.clear();
+        self.keys.shrink_to(ROOM_KEPT);
         self.tokens.clear();
+        self.tokens.shrink_to(ROOM_KEPT);
+        let parts = at.array()?;
+        if parts < 2 {
+            return Err(Malformed);
+        }
+        at.skip()?;
+        let count = at.array()?;
+        if count > EVENTS_MAX {
+            return Err(Malformed);
+        }
+        let mut events = Vec::with_capacity(count.min(EVENTS_RESERVED));
+        for _ in 0..count {
+            events.push(self.fields(&mut at)?);
+        }
+        let mut rank = None;
+        for part in 2..parts {
+            let mut value = at;
+            at.skip()?;
+            if part == 2
+                && let Value::Integer(told) = value.value()?
+            {
+                rank = u32::try_from(told).ok();
+            }
+        }
+        if !at.is_at_end() {
+            return Err(Malformed);
+        }
+        Ok(Batch { rank, keys: &self.keys, tokens: &self.tokens, events })
+    }
+
+    fn fields<'p>(&mut self, at: &mut Reader<'p>) -> Result<Fields<'p>, Malformed> {
         let mut fields = Fields::default();
-        match at.value()? {
+        let mut event = *at;
+        match event.value()? {
             Value::Map(pairs) => {
                 for _ in 0..pairs {
-                    let mut name = *at;
-                    at.skip()?;
+                    let mut name = event;
+                    event.skip()?;
                     match name.value()? {
-                        Value::Text(name) => self.field(name, at, &mut fields)?,
+                        Value::Text(name) => self.field(name, &mut event, &mut fields)?,
                         // Names are text in all versions: another kind is read over.
-                        _ => at.skip()?,
+                        _ => event.skip()?,
                     }
                 }
+                *at = event;
             }
-            Value::Array(count) if count > 0 => self.positional(count, at, &mut fields)?,
-            _ => return Ok(Some(Event::Odd)),
+            Value::Array(count) if count > 0 => {
+                self.positional(count, &mut event, &mut fields)?;
+                *at = event;
+            }
+            _ => at.skip()?,
         }
-        Ok(Some(self.event(fields)))
+        Ok(fields)
     }
 
     fn positional<'p>(
@@ -225,13 +278,21 @@ impl Decoder {
         let mut value = *at;
         let understood = match name {
             b"block_hashes" => {
-                fields.has_keys = true;
-                keys(&mut value, &mut self.keys)
+                let start = self.keys.len();
+                let read = keys(&mut value, &mut self.keys);
+                fields.keys = Some(start..self.keys.len());
+                read
             }
             b"token_ids" => {
-                fields.has_tokens = true;
-                tokens(&mut value, &mut self.tokens)
+                let start = self.tokens.len();
+                let read = tokens(&mut value, &mut self.tokens);
+                fields.tokens = Some(start..self.tokens.len());
+                read
             }
+            b"parent_block_hash" => value.value().and_then(key).map(|parent| {
+                fields.parent = parent;
+                self.keys.extend(parent);
+            }),
             b"extra_keys" => {
                 fields.extra = Some(value);
                 value.skip()
@@ -247,36 +308,6 @@ impl Decoder {
         }
         Ok(())
     }
-
-    fn event<'e>(&'e self, fields: Fields<'e>) -> Event<'e> {
-        let gpu = fields.medium.is_none_or(|medium| medium == b"GPU");
-        let place = Place { gpu, group: fields.group, kind: fields.spec };
-        let keys = self.keys.as_slice();
-        match fields.kind {
-            b"AllBlocksCleared" => Event::Cleared,
-            b"BlockRemoved" if fields.has_keys && !fields.odd => {
-                Event::Removed(Removed { keys, place })
-            }
-            b"BlockStored" if fields.has_keys && fields.has_tokens && !fields.odd => {
-                let whole = keys.len().checked_mul(fields.block_tokens as usize);
-                if fields.block_tokens == 0 || whole != Some(self.tokens.len()) {
-                    return Event::Odd;
-                }
-                let Some(adapter) = adapter(&fields) else { return Event::Odd };
-                Event::Stored(Stored {
-                    keys,
-                    parent: fields.parent,
-                    tokens: &self.tokens,
-                    block_tokens: fields.block_tokens,
-                    adapter,
-                    extra: Extra::new(fields.extra),
-                    place,
-                })
-            }
-            b"BlockStored" | b"BlockRemoved" | b"" => Event::Odd,
-            _ => Event::Unknown,
-        }
-    }
 }
 
 fn adapter<'p>(fields: &Fields<'p>) -> Option<Adapter<'p>> {
@@ -291,7 +322,6 @@ fn adapter<'p>(fields: &Fields<'p>) -> Option<Adapter<'p>> {
 fn scalar<'p>(name: &[u8], at: &mut Reader<'p>, fields: &mut Fields<'p>) -> Result<(), Malformed> {
     match name {
         b"type" => fields.kind = text(at)?.unwrap_or_default(),
-        b"parent_block_hash" => fields.parent = key(at.value()?)?,
         b"block_size" => fields.block_tokens = at.integer()?,
         b"lora_id" => fields.has_adapter = at.value()? != Value::Nil,
         b"lora_name" => fields.adapter = text(at)?,
@@ -331,10 +361,9 @@ fn key(value: Value<'_>) -> Result<Option<Key>, Malformed> {
 
 fn keys(at: &mut Reader<'_>, out: &mut Vec<Key>) -> Result<(), Malformed> {
     let count = at.array()?;
-    if count > BLOCKS_MAX {
+    if count > BLOCKS_MAX || out.len() + count > KEYS_MAX {
         return Err(Malformed);
     }
-    out.clear();
     for _ in 0..count {
         out.push(key(at.value()?)?.ok_or(Malformed)?);
     }
@@ -343,10 +372,9 @@ fn keys(at: &mut Reader<'_>, out: &mut Vec<Key>) -> Result<(), Malformed> {
 
 fn tokens(at: &mut Reader<'_>, out: &mut Vec<u32>) -> Result<(), Malformed> {
     let count = at.array()?;
-    if count > TOKENS_MAX {
+    if out.len() + count > TOKENS_MAX {
         return Err(Malformed);
     }
-    out.clear();
     out.reserve(count);
     for _ in 0..count {
         out.push(at.integer()?);

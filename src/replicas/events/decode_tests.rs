@@ -2,25 +2,19 @@
 
 use proptest::prelude::*;
 
+use super::super::wire::{self, Form, V, batch, cleared, recorded, removed};
 use super::*;
-use wire::{Form, V, batch, cleared, recorded, removed};
 
-#[allow(dead_code)] // Each test uses its part.
-#[path = "../../../tests/support/kv_wire.rs"]
-mod wire;
-
-/// All events, in a form that can be compared; an error ends them.
+/// All events, in a form that can be compared, and whether the batch was whole.
 fn read(payload: &[u8]) -> (Vec<String>, bool) {
-    let mut decoder = Decoder::default();
-    let Ok(mut batch) = Batch::open(payload) else { return (Vec::new(), false) };
-    let mut seen = Vec::new();
-    loop {
-        match decoder.next(&mut batch) {
-            Ok(Some(event)) => seen.push(show(&event)),
-            Ok(None) => return (seen, true),
-            Err(Malformed) => return (seen, false),
-        }
+    match Decoder::default().read(payload) {
+        Ok(batch) => (batch.events().map(|event| show(&event)).collect(), true),
+        Err(Malformed) => (Vec::new(), false),
     }
+}
+
+fn is_whole(payload: &[u8]) -> bool {
+    Decoder::default().read(payload).is_ok()
 }
 
 fn show(event: &Event<'_>) -> String {
@@ -94,7 +88,7 @@ fn what_later_versions_add_is_read_over() {
         V::Array(all[..n].to_vec()).bytes()
     };
     for (n, rank) in [(2, None), (3, Some(3)), (4, Some(3))] {
-        assert_eq!(Batch::open(&parts(n)).unwrap().rank, rank);
+        assert_eq!(Decoder::default().read(&parts(n)).unwrap().rank, rank);
         assert_eq!(read(&parts(n)), (vec!["Cleared".to_owned()], true));
     }
 }
@@ -128,9 +122,9 @@ fn adapters_salts_and_images_are_told_apart() {
     let (lora, salt) = (V::Text("lora-a"), V::Text("tenant-1"));
     let named = "Named(\"lora-a\") [";
     assert_eq!(with(None, V::Nil), "None, None");
-    assert_eq!(with(None, list(&[salt.clone()])), "Salt(\"tenant-1\"), None");
+    assert_eq!(with(None, list(std::slice::from_ref(&salt))), "Salt(\"tenant-1\"), None");
     let named_with = |keys: V| with(Some("lora-a"), keys).replace(named, "");
-    assert_eq!(named_with(list(&[lora.clone()])), "None, None");
+    assert_eq!(named_with(list(std::slice::from_ref(&lora))), "None, None");
     assert_eq!(named_with(list(&[lora.clone(), salt.clone()])), "Salt(\"tenant-1\"), None");
     assert_eq!(named_with(list(&[lora.clone(), lora.clone()])), "Salt(\"lora-a\"), None");
     let tagged = [
@@ -188,24 +182,31 @@ fn an_event_of_the_wrong_form_spoils_only_itself() {
 fn what_is_not_a_whole_batch_is_refused_before_its_first_event() {
     let good = batch(vec![stored().event(Form::Map), cleared(Form::Map)], 1);
     for end in 0..good.len() {
-        assert!(Batch::open(&good[..end]).is_err(), "cut at {end}");
+        assert!(!is_whole(&good[..end]), "cut at {end}");
     }
-    assert!(Batch::open(&[&good[..], b"\0"].concat()).is_err());
+    assert!(!is_whole(&[&good[..], b"\0"].concat()));
     let mut deep = vec![0x93, 0xc0];
     deep.extend_from_slice(&[0x91; 100_000]);
     deep.extend_from_slice(&[0xc0, 0xc0]);
-    assert!(Batch::open(&deep).is_err(), "nested without end");
+    assert!(!is_whole(&deep), "nested without end");
     // Counts that no payload of this size can hold.
     for head in [&b"\x93\xc0\xdd\xff\xff\xff\xff"[..], b"\x93\xc0\xdf\xff\xff\xff\xff\x01"] {
-        assert!(Batch::open(head).is_err());
+        assert!(!is_whole(head));
     }
     let mut claims = V::Array(vec![V::Text("BlockStored")]).bytes();
     claims[0] = 0x92;
     claims.extend_from_slice(b"\xdd\xff\xff\xff\xff");
-    assert!(Batch::open(&[b"\x92\xc0\x91", &claims[..]].concat()).is_err());
+    assert!(!is_whole(&[b"\x92\xc0\x91", &claims[..]].concat()));
     for garbage in [&b""[..], b"\xc1", b"{\"a\": 1}", b"\x90", b"\x91\xc0", b"\x92\xc0\xc0"] {
-        assert!(Batch::open(garbage).is_err(), "{garbage:?}");
+        assert!(!is_whole(garbage), "{garbage:?}");
     }
+}
+
+#[test]
+fn a_batch_of_too_many_events_is_refused() {
+    let of = |events: usize| batch(vec![V::Nil; events], 0);
+    assert_eq!(read(&of(EVENTS_MAX)).0.len(), EVENTS_MAX);
+    assert!(!is_whole(&of(EVENTS_MAX + 1)));
 }
 
 #[test]
@@ -228,9 +229,9 @@ fn recorded_batches_are_read_whole() {
         for (i, (seq, payload)) in all.iter().enumerate() {
             assert_eq!(*seq, i as u64);
             let mut decoder = Decoder::default();
-            let mut batch = Batch::open(payload).unwrap();
+            let batch = decoder.read(payload).unwrap();
             assert_eq!(batch.rank, Some(0));
-            while let Some(event) = decoder.next(&mut batch).unwrap() {
+            for event in batch.events() {
                 match event {
                     Event::Stored(event) => {
                         assert_eq!(event.block_tokens, 32);

@@ -187,14 +187,14 @@ impl<H: Host> Feed<H> {
     /// A message from the subscription.
     pub async fn message(&mut self, seq: u64, payload: &[u8]) -> Need {
         match self.sequence.see(seq) {
-            Seen::Next => self.take(seq, payload).await,
+            Seen::Next => self.take_and_settle(seq, payload).await,
             Seen::Stale => self.state.count(Happened::Stale),
             Seen::Gap { .. } => return Need::Replay,
             Seen::Restart => {
                 self.restarted().await;
                 // A process is new once: this is the first message of it, or there is a gap.
                 match self.sequence.see(seq) {
-                    Seen::Next => self.take(seq, payload).await,
+                    Seen::Next => self.take_and_settle(seq, payload).await,
                     _ => return Need::Replay,
                 }
             }
@@ -207,7 +207,8 @@ impl<H: Host> Feed<H> {
         self.sequence.replay_from()
     }
 
-    /// A replayed message. True: it is of a new process, the replay has to begin anew.
+    /// A replayed message; behind the last, [`Feed::settle`] says what all are worth. True: it is
+    /// of a new process, the replay has to begin anew.
     pub async fn replayed(&mut self, seq: u64, payload: &[u8]) -> bool {
         match self.sequence.replayed(seq, payload) {
             Seen::Next => self.take(seq, payload).await,
@@ -277,7 +278,8 @@ impl<H: Host> Feed<H> {
     /// Takes in a message whose turn it is.
     async fn take(&mut self, seq: u64, payload: &[u8]) {
         self.state.count(Happened::Message);
-        match Batch::open(payload) {
+        let mut decoder = std::mem::take(&mut self.decoder);
+        match decoder.read(payload) {
             Ok(batch)
                 if self.rank.is_some() && batch.rank.is_some_and(|r| Some(r) != self.rank) =>
             {
@@ -286,7 +288,7 @@ impl<H: Host> Feed<H> {
             }
             Ok(batch) => {
                 self.complete |= seq == 0;
-                self.events(batch).await;
+                self.events(&batch).await;
             }
             // Whatever it said is not known: as if it had been lost.
             Err(_) => {
@@ -294,18 +296,25 @@ impl<H: Host> Feed<H> {
                 self.lose(seq).await;
             }
         }
+        self.decoder = decoder;
         self.sequence.taken(seq, payload);
         self.state.show(self.map.counts(), self.map.live(), clock::now_ms());
+    }
+
+    async fn take_and_settle(&mut self, seq: u64, payload: &[u8]) {
+        self.take(seq, payload).await;
         self.settle().await;
     }
 
-    async fn events(&mut self, mut batch: Batch<'_>) {
-        // The form of the batch was checked: an error here cannot be, and ends it.
-        while let Ok(Some(event)) = self.decoder.next(&mut batch) {
+    async fn events(&mut self, batch: &Batch<'_>) {
+        self.map.expect(batch.keys);
+        for event in batch.events() {
             let overflows = self.map.counts().overflows;
             self.map.apply(&event, &mut self.out);
-            if matches!(event, Event::Cleared) {
-                self.complete = true;
+            match event {
+                Event::Cleared => self.complete = true,
+                Event::Odd => self.complete = false,
+                _ => {}
             }
             if self.map.counts().overflows != overflows {
                 self.complete = false;

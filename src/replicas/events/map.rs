@@ -11,6 +11,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use crate::prompt::blocks::{self, BlockHash, Root};
 
 use super::decode::{Adapter, BlockExtra, Event, Key, Place, Removed, Stored};
@@ -72,7 +74,8 @@ impl Known {
 pub struct Map {
     block_tokens: u32,
     keys_max: usize,
-    known: HashMap<Key, Known>,
+    /// Seeded: an engine that chooses its keys cannot choose where they fall.
+    known: HashMap<Key, Known, RandomState>,
     /// Copies of all known blocks.
     live: u64,
     /// The group of layers that is followed: the first with full attention.
@@ -89,7 +92,7 @@ impl Map {
         let mut map = Map {
             block_tokens,
             keys_max: KEYS_MAX,
-            known: HashMap::new(),
+            known: HashMap::default(),
             live: 0,
             group: None,
             counts: Counts::default(),
@@ -145,6 +148,14 @@ impl Map {
         self.live = 0;
         self.group = None;
         sink.clear();
+    }
+
+    /// Makes room for what of `keys` is not known. Called with a whole batch's before its events,
+    /// it also brings their entries near: one by one, each event would wait for memory alone.
+    pub fn expect(&mut self, keys: &[Key]) {
+        let known = keys.iter().filter(|key| self.known.contains_key(key)).count();
+        let room = self.keys_max.saturating_sub(self.known.len());
+        self.known.reserve((keys.len() - known).min(room));
     }
 
     /// Takes one event in.

@@ -2,13 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::super::decode::{Batch, Decoder};
+use super::super::decode::Decoder;
+use super::super::wire::{self, Form, V, batch, cleared, recorded, removed};
 use super::*;
-use wire::{Form, V, batch, cleared, recorded, removed};
-
-#[allow(dead_code)] // Each test uses its part.
-#[path = "../../../tests/support/kv_wire.rs"]
-mod wire;
 
 const BLOCK: u32 = 4;
 
@@ -47,8 +43,10 @@ impl Engine {
     }
 
     fn payload(&mut self, payload: &[u8]) {
-        let (mut decoder, mut batch) = (Decoder::default(), Batch::open(payload).unwrap());
-        while let Some(event) = decoder.next(&mut batch).unwrap() {
+        let mut decoder = Decoder::default();
+        let batch = decoder.read(payload).unwrap();
+        self.map.expect(batch.keys);
+        for event in batch.events() {
             self.map.apply(&event, &mut self.held);
         }
         let copies: u64 = self.held.0.values().sum();

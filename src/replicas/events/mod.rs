@@ -25,3 +25,9 @@ pub mod sequence;
 pub mod source;
 pub mod state;
 pub mod subscribe;
+
+/// Payloads as engines write them.
+#[cfg(test)]
+#[allow(dead_code)] // Each user takes its part.
+#[path = "../../../tests/support/kv_wire.rs"]
+mod wire;

@@ -1,6 +1,6 @@
 //! A cursor over MessagePack: single values read, whole values skipped, no tree built.
 //!
-//! What the decoder needs of the format is a page; a reader by a library would still leave skipping,
+//! What the decoder needs of the format is a page; a library's reader would still leave skipping,
 //! its limits and the counts that peers claim to us. Pure; the end of the bytes is an error, a
 //! claimed length reserves nothing.
 

@@ -2,8 +2,8 @@
 //!
 //! An engine numbers its messages from 0 at process start, without gaps. A number that goes back
 //! to 0 is a new process with an empty cache. After a connection was lost a higher number may be of
-//! a new process too, one that was quick: so the message that was last taken is asked for again, and
-//! must be the same to the byte. Pure.
+//! a new process too, one that was quick: so the message that was last taken is asked for again,
+//! and must be the same to the byte. Pure.
 
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -1,5 +1,6 @@
-//! How one replica's (or rank's) blocks are known, and what came of its events: what the status page
-//! and the metrics show. One writer, the task that follows the events; read by anyone, relaxed.
+//! How one replica's (or rank's) blocks are known, and what came of its events: what the status
+//! page and the metrics show. One writer, the task that follows the events; anyone reads it,
+//! relaxed.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 

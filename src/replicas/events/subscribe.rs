@@ -140,7 +140,7 @@ async fn listen<H: Host>(source: &Source, link: &mut Link, feed: &mut Feed<H>) -
             return Failure::Outdated;
         }
         loop {
-            let message = match link.connection.next() {
+            let message = match link.connection.incoming() {
                 Ok(Some(Incoming::Message(message))) => message,
                 Ok(Some(Incoming::Ping(context))) => {
                     zmtp::pong(&mut link.pongs, context);
@@ -185,6 +185,7 @@ async fn take<H: Host>(source: &Source, feed: &mut Feed<H>, seq: u64, payload: &
         feed.unfilled(seq).await;
         feed.message(seq, payload).await;
     }
+    feed.settle().await;
 }
 
 /// Has replayed what is missing up to now; twice, if the first shows that the process is a new one.
@@ -212,7 +213,7 @@ async fn replay_once<H: Host>(host: &str, port: u16, feed: &mut Feed<H>) -> Resu
     zmtp::message(&mut request, &[b"", &feed.replay_from().to_be_bytes()]);
     link.socket.write_all(&request).await?;
     loop {
-        while let Some(incoming) = link.connection.next()? {
+        while let Some(incoming) = link.connection.incoming()? {
             let message = match incoming {
                 Incoming::Message(message) => message,
                 Incoming::Ping(context) => {
@@ -257,7 +258,7 @@ impl Link {
             socket2::SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
             let mut link = Link { socket, connection: Connection::new(role), pongs: Vec::new() };
             link.socket.write_all(&zmtp::opening(role)).await?;
-            while link.connection.next()? != Some(Incoming::Ready) {
+            while link.connection.incoming()? != Some(Incoming::Ready) {
                 link.read().await?;
             }
             Ok(link)

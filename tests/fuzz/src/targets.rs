@@ -37,6 +37,7 @@ fn request_spans(head: &RequestHead, bytes: &[u8]) {
         head.traceparent,
         head.tracestate,
         head.deadline_ms,
+        head.policy,
     ];
     in_range(&required, bytes);
     in_range(&optional, bytes);

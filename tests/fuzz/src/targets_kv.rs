@@ -1,10 +1,11 @@
 //! What the target of KV events asserts about any bytes: as a payload they end, and what the map
-//! says it holds is what the index was told; as a connection they are the same however they are cut.
+//! says it holds is what the index was told; as a connection they are the same however they are
+//! cut.
 
 use std::collections::HashMap;
 
 use expedite::prompt::blocks::BlockHash;
-use expedite::replicas::events::decode::{Batch, Decoder};
+use expedite::replicas::events::decode::Decoder;
 use expedite::replicas::events::map::{Map, Sink};
 use expedite::zmtp::{Connection, Incoming, Role, opening};
 
@@ -35,11 +36,11 @@ pub(crate) fn kv_events(bytes: &[u8]) -> usize {
 }
 
 fn payload(bytes: &[u8]) -> usize {
-    let Ok(mut batch) = Batch::open(bytes) else { return 0 };
-    let (mut decoder, mut events) = (Decoder::default(), 0);
-    let (mut map, mut held) = (Map::new(4, 1), Held::default());
-    // The form was checked with the batch, so no event breaks it.
-    while let Some(event) = decoder.next(&mut batch).expect("a whole batch is read whole") {
+    let mut decoder = Decoder::default();
+    let Ok(batch) = decoder.read(bytes) else { return 0 };
+    let (mut map, mut held, mut events) = (Map::new(4, 1), Held::default(), 0);
+    map.expect(batch.keys);
+    for event in batch.events() {
         map.apply(&event, &mut held);
         events += 1;
     }
@@ -71,7 +72,7 @@ fn heard<'p>(greeted: bool, pieces: impl IntoIterator<Item = &'p [u8]>) -> Vec<S
     for piece in pieces {
         connection.buffer().extend_from_slice(piece);
         loop {
-            heard.push(match connection.next() {
+            heard.push(match connection.incoming() {
                 Ok(Some(Incoming::Message(message))) => {
                     format!("{:?}", message.frames().collect::<Vec<_>>())
                 }

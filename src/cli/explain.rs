@@ -1,0 +1,182 @@
+//! `explain`: why a request would go where it goes, asked of a running gateway or of a snapshot.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::config::Config;
+use crate::gateway;
+
+/// A gateway that takes longer than this for an explanation is not there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Explain which replica a request would be sent to
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  expedite explain --config gateway.toml --request body.json
+  expedite explain --admin 127.0.0.1:9090 --request body.json --json
+  curl -s http://127.0.0.1:9090/snapshot > fleet.json
+  expedite explain --config gateway.toml --request body.json --snapshot fleet.json
+
+Asks the admin listener of a running gateway, which counts the prompt and prices every replica as
+a core would, and sends nothing. With --snapshot no gateway is asked; a snapshot does not hold the
+prefix index, so that nothing counts as cached.")]
+pub(super) struct Args {
+    /// The configuration file; its server.admin is asked
+    #[arg(long, value_name = "FILE", required_unless_present = "admin")]
+    config: Option<PathBuf>,
+    /// The request's body in JSON; `-` is standard input
+    #[arg(long, value_name = "BODY.json")]
+    request: PathBuf,
+    /// The path that the request is meant for
+    #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions")]
+    path: String,
+    /// Ask this admin listener, an address or http://ADDRESS
+    #[arg(long, value_name = "URL", conflicts_with = "snapshot")]
+    admin: Option<String>,
+    /// Explain by a saved answer of GET /snapshot
+    #[arg(long, value_name = "FILE", requires = "config")]
+    snapshot: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+type Failed = (u8, String);
+
+/// Runs the command.
+pub(super) fn run(args: Args) -> ExitCode {
+    match explained(&args) {
+        Ok(said) if args.json => super::print(&format!("{said:#}\n")),
+        Ok(said) => super::print(&table(&said)),
+        Err((code, what)) => {
+            eprintln!("expedite: {what}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn explained(args: &Args) -> Result<Value, Failed> {
+    let body = read(&args.request)?;
+    let config = args.config.as_ref().map(Config::load).transpose();
+    let config = config.map_err(|errors| (super::EXIT_USAGE, errors.to_string()))?;
+    if let (Some(path), Some(config)) = (&args.snapshot, &config) {
+        let snapshot = serde_json::from_slice(&read(path)?)
+            .map_err(|error| (1, format!("{} is no JSON: {error}", path.display())))?;
+        return gateway::explain_snapshot(config, &snapshot, &args.path, &body)
+            .map_err(|what| (1, what));
+    }
+    let admin = match (&args.admin, &config) {
+        (Some(url), _) => address(url)?,
+        (None, Some(config)) => config.server.admin.ok_or_else(|| {
+            (super::EXIT_USAGE, "server.admin is \"none\": there is nobody to ask".to_owned())
+        })?,
+        (None, None) => return Err((super::EXIT_USAGE, "--config or --admin?".to_owned())),
+    };
+    ask(admin, &args.path, &body).map_err(|what| (1, what))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failed> {
+    let mut bytes = Vec::new();
+    let read = match path == Path::new("-") {
+        true => std::io::stdin().read_to_end(&mut bytes).map(|_| bytes),
+        false => std::fs::read(path),
+    };
+    read.map_err(|error| (1, format!("cannot read {}: {error}", path.display())))
+}
+
+fn address(url: &str) -> Result<SocketAddr, Failed> {
+    let host = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
+    let found = std::net::ToSocketAddrs::to_socket_addrs(host).ok().and_then(|mut a| a.next());
+    found.ok_or_else(|| (super::EXIT_USAGE, format!("--admin {url} is no address and port")))
+}
+
+/// One exchange with the admin listener.
+fn ask(admin: SocketAddr, path: &str, body: &[u8]) -> Result<Value, String> {
+    let exchange = || -> std::io::Result<Vec<u8>> {
+        let mut wire = TcpStream::connect_timeout(&admin, PATIENCE)?;
+        wire.set_read_timeout(Some(PATIENCE))?;
+        let head = format!(
+            "POST /explain?path={path} HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        wire.write_all(head.as_bytes())?;
+        wire.write_all(body)?;
+        let mut answer = Vec::new();
+        wire.read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = exchange().map_err(|error| format!("cannot ask {admin}: {error}"))?;
+    let text = String::from_utf8_lossy(&answer);
+    let json = text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok());
+    let said: Value = json.ok_or_else(|| format!("{admin} gave no explanation"))?;
+    match said.get("error").and_then(Value::as_str) {
+        Some(error) => Err(format!("{admin}: {error}")),
+        None => Ok(said),
+    }
+}
+
+/// The explanation for people.
+fn table(said: &Value) -> String {
+    let mut out = String::new();
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let (prompt, request) = (&said["prompt"], &said["request"]);
+    let _ = writeln!(
+        out,
+        "pool {}, policy {}: {} prompt tokens ({}), {} blocks of {}, some {} output tokens",
+        text(&said["pool"]),
+        text(&said["policy"]),
+        prompt["tokens"],
+        text(&prompt["basis"]),
+        prompt["blocks"],
+        prompt["block_tokens"],
+        request["expected_output_tokens"],
+    );
+    let _ = writeln!(
+        out,
+        "limits: {} ms to the first token, {} ms a token",
+        request["ttft_limit_ms"], request["tpot_limit_ms"],
+    );
+    if let Some(note) = said["note"].as_str() {
+        let _ = writeln!(out, "{note}");
+    }
+    let _ = writeln!(
+        out,
+        "\n{:<28} {:>10} {:>8} {:>9} {:>8} {:>10}  terms, or why not",
+        "replica", "cost", "cached", "ttft ms", "tpot ms", "prefill ms"
+    );
+    for it in said["candidates"].as_array().into_iter().flatten() {
+        let rank = it["rank"].as_u64().map(|rank| format!(" rank {rank}")).unwrap_or_default();
+        let ms = |key: &str| it[key].as_f64().unwrap_or(f64::NAN);
+        let _ = writeln!(
+            out,
+            "{:<28} {:>10.4} {:>8} {:>9.1} {:>8.1} {:>10.1}  {}",
+            format!("{}{rank}", text(&it["replica"])),
+            ms("cost"),
+            it["cached_tokens"],
+            ms("ttft_ms"),
+            ms("tpot_ms"),
+            ms("prefill_ms"),
+            reason(it),
+        );
+    }
+    out
+}
+
+fn reason(candidate: &Value) -> String {
+    if let Some(why) = candidate["infeasible"].as_str() {
+        return why.to_owned();
+    }
+    let terms = candidate["terms"].as_object().into_iter().flatten();
+    let shown: Vec<_> = terms
+        .filter_map(|(name, value)| Some((name, value.as_f64().filter(|v| v.abs() >= 5e-5)?)))
+        .map(|(name, value)| format!("{name} {value:.4}"))
+        .collect();
+    shown.join(", ")
+}

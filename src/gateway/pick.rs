@@ -1,0 +1,231 @@
+//! The stage that chooses a lane for an attempt: looks the prompt's blocks up in the pool's index,
+//! reads each lane, lets the policy decide, and enters the choice into the index at once, so that
+//! the next request with the same beginning finds it.
+//!
+//! Each core has its own pickers and scratch by pool; nothing is allocated once a pool was seen.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+
+use super::core::Core;
+use super::decisions::Entry;
+use super::learned::{Learned, Pupil};
+use super::plan::Plan;
+use super::ticket::Ticket;
+use super::view::{self, Asks, Scratch, Seen};
+use crate::prompt::blocks::BlockHash;
+use crate::replicas::events::check::Verdict;
+use crate::replicas::events::state::{Mode, State};
+use crate::replicas::{Lane, PoolState};
+use crate::routing::{Decision, Pick, Picker, Policy, Request, Residency};
+use crate::runtime::clock;
+
+/// A core's pickers.
+#[derive(Default)]
+pub(super) struct Pickers {
+    pools: RefCell<Vec<Rc<PerPool>>>,
+}
+
+/// What a core keeps for picks in one pool.
+struct PerPool {
+    /// Its address is the pool's name here; it is not used again while this is held.
+    state: Weak<PoolState>,
+    pickers: RefCell<Vec<Picker>>,
+    scratch: RefCell<Scratch>,
+}
+
+impl Pickers {
+    fn of(&self, state: &Arc<PoolState>) -> Rc<PerPool> {
+        let mut pools = self.pools.borrow_mut();
+        let same = |pool: &&Rc<PerPool>| std::ptr::eq(pool.state.as_ptr(), Arc::as_ptr(state));
+        if let Some(pool) = pools.iter().find(same) {
+            return Rc::clone(pool);
+        }
+        pools.retain(|pool| pool.state.strong_count() > 0);
+        let pool = Rc::new(PerPool {
+            state: Arc::downgrade(state),
+            pickers: RefCell::default(),
+            scratch: RefCell::default(),
+        });
+        pools.push(Rc::clone(&pool));
+        pool
+    }
+}
+
+impl PerPool {
+    /// Lets the picker of `policy` work; each keeps its state from one pick to the next.
+    fn with_picker<R>(&self, policy: Policy, work: impl FnOnce(&mut Picker) -> R) -> R {
+        let mut pickers = self.pickers.borrow_mut();
+        if let Some(picker) = pickers.iter_mut().find(|picker| picker.policy() == policy) {
+            return work(picker);
+        }
+        let mut picker = Picker::new(policy);
+        let result = work(&mut picker);
+        pickers.push(picker);
+        result
+    }
+}
+
+/// The choice for one attempt, and what was predicted of it.
+pub(super) struct Routed {
+    pub pick: Pick,
+    /// Hash of the last leading block of the prompt that the lane is believed to hold.
+    pub prefix_hash: Option<BlockHash>,
+    /// How much slower than the model the lane was taken to be.
+    slowness: f64,
+    /// Most tokens that a sequence of the answer may have, and whose answer it is.
+    output_tokens_max: Option<u64>,
+    tenant: u64,
+    sequences: u64,
+    /// Its number among the core's decisions.
+    decision: Option<u64>,
+    /// How the lane's blocks are known.
+    known: Arc<State>,
+    /// They are known by the engine's own events.
+    exact: bool,
+    pupil: Pupil,
+}
+
+impl Routed {
+    /// The first content is there, so long after the request was sent.
+    pub(super) fn first_token(&self, core: &Core, actual_ms: f64, now_ms: u64) {
+        let decisions = core.shared.decisions.get(core.index);
+        if let Some((decisions, number)) = decisions.zip(self.decision) {
+            decisions.first_token(number, actual_ms);
+        }
+        self.pupil.first_token(self.pick.ttft_ms / self.slowness, actual_ms, now_ms);
+    }
+
+    /// The answer's tokens took so long each.
+    pub(super) fn later_tokens(&self, tokens: u64, actual_ms: f64, now_ms: u64) {
+        let predicted_ms = self.pick.tpot_ms / self.slowness;
+        self.pupil.later_tokens(tokens, predicted_ms, actual_ms, now_ms);
+    }
+
+    /// The engine found `cached` tokens of the prompt in its cache. What is new about how that
+    /// agrees with what was predicted, as often as not nothing.
+    pub(super) fn cached(&self, cached: u64) -> Option<Verdict> {
+        self.known.check.observe(self.exact, self.pick.cached_tokens, cached)
+    }
+
+    /// The answer is complete, and has so many tokens over all its sequences.
+    pub(super) fn answer(&self, tokens: u64) {
+        let tokens = tokens / self.sequences.max(1);
+        self.pupil.answer(self.output_tokens_max, self.tenant, tokens);
+    }
+}
+
+/// What a request looks like to a lane.
+pub(super) fn asks<'a>(
+    core: &Core,
+    plan: &'a Plan<'_>,
+    learned: &'a Learned,
+    ticket: &'a Ticket<'_>,
+) -> Asks<'a> {
+    Asks {
+        pool: &plan.pool,
+        served: &plan.served,
+        learned,
+        prompt: ticket.prompt(),
+        adapter: plan.adapter,
+        tried: &ticket.tried,
+        stale_ms: plan.published.config.admission.stale_ms,
+        now_ms: core.sweep.now_ms(),
+    }
+}
+
+/// Chooses a lane and enters the choice into the index; `None` when no lane may take the request.
+pub(super) fn pick<'p>(
+    core: &Core,
+    plan: &'p Plan<'_>,
+    ticket: &Ticket<'_>,
+) -> Option<(&'p Lane, Routed)> {
+    let learned = plan.published.learned.get(plan.served.pool)?;
+    let asks = asks(core, plan, learned, ticket);
+    let began_ns = clock::now_ns();
+    let per_pool = core.pickers.of(&plan.pool.state);
+    let mut scratch = per_pool.scratch.borrow_mut();
+    scratch.look(&asks);
+    scratch.start_slowly(|| core.random() as f64 / u64::MAX as f64);
+    let seen = Seen::of(scratch.candidates());
+    let request = ticket.request(plan, learned);
+    let decision = per_pool.with_picker(plan.policy, |picker| {
+        let (model, now_us) = (learned.pool.model(), began_ns / 1_000);
+        picker.pick(&request, &seen, &model, now_us, &mut core.rng.borrow_mut())
+    });
+    // Nothing is held back or refused here: the request says that its caller can do neither.
+    let Decision::Pick(pick) = decision else { return None };
+    let lane = plan.pool.lanes.get(pick.replica)?;
+    if let Some(adapter) = plan.served.adapter.as_ref().filter(|_| ticket.attempts == 0) {
+        let chosen = scratch.candidates().get(pick.replica);
+        let hit = chosen.is_some_and(|it| it.adapter == Residency::Resident);
+        core.pools.count_adapter(&core.metrics, adapter, hit);
+    }
+    let (hashes, depth) = (asks.hashes(), scratch.depth(lane) as usize);
+    if plan.endpoint.generates() {
+        plan.pool.state.outbox.dispatched(lane.slot, plan.adapter, hashes);
+        if !hashes.is_empty() {
+            plan.pool.state.index.dispatched(lane.slot, hashes, asks.now_ms);
+        }
+    }
+    let pick = Pick { cached_tokens: ticket.cached_tokens(depth as u32), ..pick };
+    let decision = core.shared.decisions.get(core.index).and_then(|decisions| {
+        let entry = Entry {
+            id: ticket.id(),
+            at_unix_ms: clock::unix_ms(),
+            pool: Arc::clone(&plan.pool),
+            policy: plan.policy,
+            attempt: ticket.attempts + 1,
+            request,
+            pick,
+            route_ns: clock::now_ns().saturating_sub(began_ns),
+            ttft_ms: None,
+            candidates: Vec::new(),
+        };
+        decisions.enter(entry, scratch.candidates())
+    });
+    let routed = Routed {
+        prefix_hash: depth.checked_sub(1).and_then(|last| hashes.get(last)).copied(),
+        slowness: learned.slowness(pick.replica, asks.now_ms),
+        output_tokens_max: plan.output_tokens_max,
+        tenant: plan.tenant,
+        sequences: plan.sequences,
+        known: Arc::clone(&lane.known),
+        exact: plan.pool.prefix_mode(lane) == Mode::Exact,
+        pupil: learned.pupil(pick.replica),
+        pick,
+        decision,
+    };
+    Some((lane, routed))
+}
+
+/// May a lane that has not failed it be sent the request?
+pub(super) fn any_left(core: &Core, plan: &Plan<'_>, ticket: &Ticket<'_>) -> bool {
+    let Some(learned) = plan.published.learned.get(plan.served.pool) else { return false };
+    let asks = asks(core, plan, learned, ticket);
+    plan.pool.lanes.iter().enumerate().any(|(index, lane)| asks.eligible(index, lane))
+}
+
+impl Ticket<'_> {
+    /// The request as policies see it.
+    fn request(&self, plan: &Plan<'_>, learned: &Learned) -> Request {
+        let prompt = self.prompt();
+        let mut request = Request {
+            prompt_tokens: prompt.map_or(0, |prompt| prompt.tokens),
+            output_tokens: plan.output_tokens as f64,
+            output_tokens_max: plan.output_tokens_max.unwrap_or(0),
+            block_tokens: prompt.map_or(0, |prompt| prompt.block_tokens),
+            adapter: plan.adapter.is_some(),
+            // What has no beginning worth keeping together goes anywhere.
+            owner_key: prompt.and_then(view::owner_key).unwrap_or_else(|| self.core.random()),
+            ..Request::default()
+        };
+        learned.pool.limit(&mut request);
+        request
+    }
+
+    fn cached_tokens(&self, depth: u32) -> u64 {
+        self.prompt().map_or(0, |prompt| view::cached_tokens(prompt, depth))
+    }
+}

@@ -1,0 +1,236 @@
+//! A pool as one request sees it: each lane a candidate, read once into a scratch that its owner
+//! keeps, so that a pick allocates nothing.
+//!
+//! The gateway's own ledger carries it; what a replica tells only corrects it while it is fresh,
+//! and its absence changes nothing. Used by the cores, and by the control thread to explain.
+
+use super::learned::Learned;
+use super::prompt::BLOCK_TOKENS_DEFAULT;
+use crate::prompt::Prompt;
+use crate::prompt::blocks::{BlockHash, reusable_tokens};
+use crate::replicas::{Lane, Pool, Served};
+use crate::routing::{Candidate, FleetView, Residency};
+
+/// The block whose hash stands for a prompt's beginning: behind what many system prompts share in
+/// their first words, before what two of one kind differ in.
+const OWNER_TOKENS: usize = 128;
+/// The same where chunks of text are hashed.
+const OWNER_CHUNK: usize = 1;
+
+/// A request as far as the view depends on it.
+pub(super) struct Asks<'a> {
+    pub pool: &'a Pool,
+    pub served: &'a Served,
+    pub learned: &'a Learned,
+    pub prompt: Option<&'a Prompt>,
+    /// A hash of the adapter that is asked for.
+    pub adapter: Option<u64>,
+    /// Lanes that have failed it, by index.
+    pub tried: &'a [usize],
+    /// Age past which what a replica tells is not believed.
+    pub stale_ms: u64,
+    pub now_ms: u64,
+}
+
+impl Asks<'_> {
+    /// May the lane with this index be sent the request?
+    pub(super) fn eligible(&self, index: usize, lane: &Lane) -> bool {
+        !self.has_failed(index, lane)
+            && (self.served.holds(lane.member) || self.may_load(lane))
+            && lane.replica.eligible(self.now_ms)
+    }
+
+    /// Has the lane, or another rank of its server, failed the request?
+    fn has_failed(&self, index: usize, lane: &Lane) -> bool {
+        let same = |tried: &usize| {
+            let failed = self.pool.lanes.get(*tried);
+            *tried == index || failed.is_some_and(|it| it.replica.key == lane.replica.key)
+        };
+        self.tried.iter().any(same)
+    }
+
+    /// Could the lane's replica have the adapter loaded?
+    fn may_load(&self, lane: &Lane) -> bool {
+        let loads = self.served.loads_from.is_some();
+        loads && self.adapter.is_some_and(|it| lane.replica.loads.may_load(it, self.now_ms))
+    }
+
+    pub(super) fn hashes(&self) -> &[BlockHash] {
+        self.prompt.map_or(&[], |prompt| prompt.hashes.as_slice())
+    }
+
+    fn candidate(&self, (index, lane): (usize, &Lane), depth: u32, block_tokens: u64) -> Candidate {
+        let sums = lane.ledger.sums(self.now_ms);
+        let signals = &lane.replica.signals;
+        let gauges = signals.gauges(lane.rank);
+        let (blocks, slots) = (gauges.blocks(), signals.adapter_slots());
+        let told = gauges.load(self.now_ms).filter(|(_, age_ms)| *age_ms <= self.stale_ms);
+        let told = told.map_or(0.0, |(load, _)| load.kv_usage.clamp(0.0, 1.0) * blocks as f64);
+        Candidate {
+            eligible: self.eligible(index, lane),
+            key: lane.key,
+            cached_tokens: self.prompt.map_or(0, |prompt| cached_tokens(prompt, depth)),
+            pending_tokens: sums.pending_tokens,
+            pending_requests: sums.pending_requests,
+            decodes: sums.decodes,
+            decode_kv_tokens: sums.decode_kv_tokens,
+            requests: sums.requests,
+            load_tokens: sums.tokens,
+            blocks,
+            blocks_used: (sums.held_tokens / block_tokens).max(told as u64),
+            prefill_duty: sums.prefill_duty(),
+            adapter: self.residency(lane, slots),
+            adapters_busy: if self.adapter.is_some() { lane.ledger.adapters() } else { 0 },
+            adapter_slots: slots,
+            slowness: self.learned.slowness(index, self.now_ms),
+            weight: lane.replica.weight,
+            ramp: lane.replica.health.ramp(self.now_ms),
+        }
+    }
+
+    fn residency(&self, lane: &Lane, slots: u32) -> Residency {
+        match self.adapter {
+            None => Residency::Resident,
+            Some(adapter) if !self.served.holds(lane.member) => {
+                // Who is loading it already is the place to wait.
+                let expected = lane.replica.loads.expects(adapter);
+                if expected { Residency::Resident } else { Residency::Loadable }
+            }
+            // It lists the adapter; which of the listed ones have a slot is not told.
+            Some(_) if slots == 0 => Residency::Resident,
+            Some(adapter) if lane.ledger.has_adapter(adapter, slots, self.now_ms) => {
+                Residency::Resident
+            }
+            Some(_) => Residency::Loadable,
+        }
+    }
+}
+
+/// Tokens of a prompt that a cache spares which holds its first `depth` blocks.
+pub(super) fn cached_tokens(prompt: &Prompt, depth: u32) -> u64 {
+    let depth = (depth as usize).min(prompt.hashes.len());
+    match u64::from(prompt.block_tokens) {
+        // Chunks of text: their share of the tokens. What is behind the last whole chunk counts
+        // as half of one.
+        0 => (prompt.tokens as f64 * depth as f64 / (prompt.hashes.len() as f64 + 0.5)) as u64,
+        tokens => {
+            (depth as u64).saturating_mul(tokens).min(reusable_tokens(prompt.longest, tokens))
+        }
+    }
+}
+
+/// What stands for the beginning of a prompt, so that several gateways give a prefix that nobody
+/// holds to the same lane; `None` when the prompt is too short to be worth it.
+pub(super) fn owner_key(prompt: &Prompt) -> Option<u64> {
+    let at = match prompt.block_tokens {
+        0 => OWNER_CHUNK,
+        tokens => OWNER_TOKENS.div_ceil(tokens as usize).saturating_sub(1),
+    };
+    prompt.hashes.get(at).map(|hash| (hash ^ hash >> 64) as u64)
+}
+
+/// What a view is read into, kept from one request to the next.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// By slot.
+    depths: Vec<u32>,
+    candidates: Vec<Candidate>,
+}
+
+impl Scratch {
+    /// Reads the pool as it is for this request.
+    pub(super) fn look(&mut self, asks: &Asks<'_>) -> Seen<'_> {
+        let lanes = &asks.pool.lanes;
+        let slots = lanes.iter().map(|lane| usize::from(lane.slot) + 1).max().unwrap_or(0);
+        self.depths.clear();
+        self.depths.resize(slots, 0);
+        asks.pool.state.index.depths(asks.hashes(), &mut self.depths);
+        self.candidates.clear();
+        let block_tokens = match asks.pool.block_tokens() {
+            0 => u64::from(BLOCK_TOKENS_DEFAULT),
+            tokens => u64::from(tokens),
+        };
+        for (index, lane) in lanes.iter().enumerate() {
+            let depth = self.depths.get(usize::from(lane.slot)).copied().unwrap_or(0);
+            self.candidates.push(asks.candidate((index, lane), depth, block_tokens));
+        }
+        Seen { candidates: &self.candidates }
+    }
+
+    /// Leaves out who starts slowly, but for its share of the picks. By chance and before any
+    /// policy, so that it holds for all of them; not when everybody is new. `draw` is uniform in
+    /// 0 to 1.
+    pub(super) fn start_slowly(&mut self, mut draw: impl FnMut() -> f64) {
+        if !self.candidates.iter().any(|it| it.eligible && it.ramp >= 1.0) {
+            return;
+        }
+        for it in self.candidates.iter_mut().filter(|it| it.eligible && it.ramp < 1.0) {
+            it.eligible = draw() < it.ramp;
+            // This is all of its slow start: a policy must not hold it back once more.
+            it.ramp = 1.0;
+        }
+    }
+
+    /// Leading blocks that the lane held when last looked at.
+    pub(super) fn depth(&self, lane: &Lane) -> u32 {
+        self.depths.get(usize::from(lane.slot)).copied().unwrap_or(0)
+    }
+
+    /// The candidates as last looked at.
+    pub(super) fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+}
+
+/// A pool as seen.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'s> {
+    candidates: &'s [Candidate],
+}
+
+impl<'s> Seen<'s> {
+    /// A view of candidates that were seen before.
+    pub(super) fn of(candidates: &'s [Candidate]) -> Seen<'s> {
+        Seen { candidates }
+    }
+}
+
+impl FleetView for Seen<'_> {
+    fn len(&self) -> usize {
+        self.candidates.len()
+    }
+
+    fn candidate(&self, index: usize) -> Candidate {
+        let nobody = || Candidate { eligible: false, ..Candidate::default() };
+        self.candidates.get(index).copied().unwrap_or_else(nobody)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(ramps: &[f64]) -> Scratch {
+        let candidate =
+            |ramp: &f64| Candidate { eligible: true, ramp: *ramp, ..Candidate::default() };
+        Scratch { depths: Vec::new(), candidates: ramps.iter().map(candidate).collect() }
+    }
+
+    fn eligible(scratch: &Scratch) -> Vec<bool> {
+        scratch.candidates.iter().map(|it| it.eligible).collect()
+    }
+
+    #[test]
+    fn who_starts_slowly_is_left_out_but_for_its_share() {
+        let mut seen = scratch(&[1.0, 0.4, 0.1]);
+        seen.start_slowly(|| 0.3);
+        assert_eq!(eligible(&seen), [true, true, false]);
+        let mut all_new = scratch(&[0.4, 0.1]);
+        all_new.start_slowly(|| 0.9);
+        assert_eq!(eligible(&all_new), [true, true], "somebody must serve");
+        let mut gone = scratch(&[1.0, 0.1]);
+        gone.candidates[0].eligible = false;
+        gone.start_slowly(|| 0.9);
+        assert_eq!(eligible(&gone), [false, true]);
+    }
+}

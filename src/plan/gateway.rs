@@ -1,0 +1,338 @@
+//! One simulated gateway: the real picker over its own books and its own prefix index.
+
+use std::sync::Arc;
+
+use crate::engine::EngineParams;
+use crate::prefix::{Index, Limits, Slot};
+use crate::prompt::blocks::{BlockHash, reusable_tokens};
+use crate::routing::fit::{Kind, Observation, Scale, Slowness};
+use crate::routing::output::Lengths;
+use crate::routing::{
+    Candidate, Decision, FleetView, Model, Pick, Picker, Policy, Request, Residency, Rng,
+};
+
+use super::adapters::Adapters;
+use super::books::{Scraped, Sums, Weight};
+use super::random::stream;
+use super::scenario::Scenario;
+use super::workload::BLOCK_TOKENS;
+
+/// Which block of a prompt names its owner while nobody holds it: the first that texts with the
+/// same preamble differ in, more often than not.
+const OWNER_BLOCK: usize = 3;
+/// Answers from so many tokens on tell how fast a replica decodes.
+const TPOT_TOKENS_MIN: u64 = 16;
+/// Bytes that an index may take.
+const INDEX_BYTES_MAX: usize = 1 << 30;
+
+/// A request as it reaches the gateway.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) prompt_tokens: u64,
+    /// Hashes of the session's blocks; the prompt has the first `prompt_blocks`.
+    pub(super) chain: Arc<[BlockHash]>,
+    pub(super) prompt_blocks: usize,
+    pub(super) adapter: u32,
+}
+
+/// A request that was sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent {
+    pub(super) replica: usize,
+    pub(super) adapter: u32,
+    /// Tokens of the prompt that the replica was thought to hold.
+    pub(super) cached_tokens: u64,
+    weight: Weight,
+    at_us: u64,
+    /// Predicted, and the slowness that the prediction took.
+    ttft_ms: f64,
+    tpot_ms: f64,
+    slowness: f64,
+}
+
+/// What another gateway is told of a dispatch.
+#[derive(Clone, Debug)]
+pub(super) struct News {
+    replica: usize,
+    chain: Arc<[BlockHash]>,
+    blocks: usize,
+    adapter: u32,
+}
+
+/// One gateway.
+pub(super) struct Gateway {
+    picker: Picker,
+    rng: Rng,
+    engine: EngineParams,
+    slo: super::scenario::Slo,
+    shed: bool,
+    ledger: bool,
+    told: bool,
+    index: Index,
+    scale: Scale,
+    lengths: Lengths,
+    replicas: Vec<Known>,
+    /// Leading blocks of the prompt at hand that each replica holds.
+    depths: Vec<u32>,
+    news: Vec<News>,
+}
+
+/// What the gateway knows of a replica.
+#[derive(Debug, Default)]
+struct Known {
+    down: bool,
+    own: Sums,
+    /// What the other gateways said that they have in flight there.
+    others: Sums,
+    scraped: Scraped,
+    /// Uncached tokens sent there since the metrics were read.
+    since_scrape: u64,
+    adapters: Adapters,
+    slowness: Slowness,
+}
+
+impl Gateway {
+    pub(super) fn new(scenario: &Scenario, policy: Policy, number: usize) -> Gateway {
+        let index = Index::new(Limits { bytes_max: INDEX_BYTES_MAX, ..Limits::default() });
+        index.write(|writer| {
+            for replica in 0..scenario.replicas {
+                writer.set_capacity(replica as Slot, scenario.engine.blocks);
+            }
+        });
+        let known = || {
+            let adapters = Adapters::new(scenario.engine.adapter_slots);
+            Known { adapters, ..Known::default() }
+        };
+        Gateway {
+            picker: Picker::new(policy),
+            rng: stream(scenario.seed, 1000 + number as u64),
+            engine: scenario.engine.clone(),
+            slo: scenario.slo,
+            shed: scenario.shed,
+            // This policy is published for scraped numbers.
+            ledger: scenario.ledger && policy != Policy::LlmD,
+            told: scenario.gossip_us > 0 && scenario.gateways > 1,
+            index,
+            scale: Scale::default(),
+            lengths: Lengths::new(),
+            replicas: (0..scenario.replicas).map(|_| known()).collect(),
+            depths: vec![0; scenario.replicas],
+            news: Vec::new(),
+        }
+    }
+
+    /// Chooses a replica.
+    pub(super) fn pick(&mut self, ask: &Ask, may_hold: bool, now_us: u64) -> Decision {
+        let prompt = ask.chain.get(..ask.prompt_blocks).unwrap_or_default();
+        self.index.depths(prompt, &mut self.depths);
+        let owner = prompt.get(OWNER_BLOCK.min(prompt.len().saturating_sub(1)));
+        let request = Request {
+            prompt_tokens: ask.prompt_tokens,
+            output_tokens: self.lengths.expect(None, 0).mean,
+            output_tokens_max: 0,
+            block_tokens: BLOCK_TOKENS as u32,
+            ttft_limit_ms: self.slo.ttft_limit_ms(ask.prompt_tokens),
+            tpot_limit_ms: self.slo.tpot_ms,
+            adapter: ask.adapter != 0,
+            owner_key: owner.map_or(0, |&hash| hash as u64),
+            may_hold,
+            may_shed: self.shed,
+        };
+        let model = Model { step: &self.engine.step, step_tokens_max: self.engine.step_tokens_max };
+        let view = View {
+            replicas: &self.replicas,
+            depths: &self.depths,
+            engine: &self.engine,
+            ledger: self.ledger,
+            told: self.told,
+            adapter: ask.adapter,
+            scale: &self.scale,
+            most: reusable_tokens(ask.prompt_tokens, BLOCK_TOKENS),
+            now_us,
+        };
+        self.picker.pick(&request, &view, &model, now_us, &mut self.rng)
+    }
+
+    /// A request goes where it was picked for; returns what its end needs.
+    pub(super) fn dispatched(&mut self, pick: &Pick, ask: &Ask, now_us: u64) -> Sent {
+        let output_tokens = self.lengths.expect(None, 0).mean;
+        let weight = Weight {
+            prefill_tokens: ask.prompt_tokens.saturating_sub(pick.cached_tokens),
+            tokens: ask.prompt_tokens + output_tokens as u64,
+            kv_tokens: ask.prompt_tokens + (output_tokens / 2.0) as u64,
+        };
+        let replica = pick.replica;
+        let mut slowness = 1.0;
+        if let Some(known) = self.replicas.get_mut(replica) {
+            known.own.dispatch(&weight, pick.prefill_ms, now_us);
+            known.since_scrape += weight.prefill_tokens;
+            known.adapters.begin(ask.adapter, now_us);
+            slowness = known.slowness.get(&self.scale, now_us / 1000);
+        }
+        let prompt = ask.chain.get(..ask.prompt_blocks).unwrap_or_default();
+        self.index.dispatched(replica as Slot, prompt, now_us / 1000);
+        if self.told {
+            let (chain, blocks) = (ask.chain.clone(), ask.prompt_blocks);
+            self.news.push(News { replica, chain, blocks, adapter: ask.adapter });
+        }
+        let Pick { cached_tokens, ttft_ms, tpot_ms, .. } = *pick;
+        let (adapter, at_us) = (ask.adapter, now_us);
+        Sent { replica, adapter, weight, cached_tokens, ttft_ms, tpot_ms, slowness, at_us }
+    }
+
+    /// Whether it believes that `replica` has the adapter loaded.
+    pub(super) fn has_adapter(&self, replica: usize, adapter: u32) -> bool {
+        let known = self.replicas.get(replica);
+        known.is_some_and(|known| known.adapters.residency(adapter) == Residency::Resident)
+    }
+
+    /// The first token of a request has come.
+    pub(super) fn first(&mut self, sent: &Sent, now_us: u64) {
+        let Some(known) = self.replicas.get_mut(sent.replica) else { return };
+        known.own.first(&sent.weight);
+        let actual_ms = (now_us - sent.at_us) as f64 / 1e3;
+        let predicted_ms = sent.ttft_ms / sent.slowness;
+        let seen = Observation { kind: Kind::Ttft, predicted_ms, actual_ms };
+        known.slowness.observe(&self.scale, seen, now_us / 1000);
+    }
+
+    /// A request has ended.
+    pub(super) fn ended(&mut self, sent: &Sent, decoding: bool) {
+        if let Some(known) = self.replicas.get_mut(sent.replica) {
+            known.own.end(&sent.weight, decoding);
+            known.adapters.end(sent.adapter);
+        }
+    }
+
+    /// The request that has ended was complete.
+    pub(super) fn answered(&mut self, sent: &Sent, tokens: u64, tpot_ms: f64, now_us: u64) {
+        self.lengths.observe(None, 0, tokens);
+        let Some(known) = self.replicas.get_mut(sent.replica) else { return };
+        if tokens >= TPOT_TOKENS_MIN {
+            let predicted_ms = sent.tpot_ms / sent.slowness;
+            let seen = Observation { kind: Kind::Tpot, predicted_ms, actual_ms: tpot_ms };
+            known.slowness.observe(&self.scale, seen, now_us / 1000);
+        }
+    }
+
+    /// The metrics of a replica have been read.
+    pub(super) fn scraped(&mut self, replica: usize, scraped: Scraped) {
+        if let Some(known) = self.replicas.get_mut(replica) {
+            known.scraped = scraped;
+            known.since_scrape = 0;
+        }
+    }
+
+    /// A replica's death shows, or its return. Its cache is empty either way.
+    pub(super) fn set_down(&mut self, replica: usize, down: bool) {
+        if let Some(known) = self.replicas.get_mut(replica) {
+            known.down = down;
+            known.scraped = Scraped::default();
+            known.adapters.forget();
+            known.slowness.reset();
+        }
+        self.index.write(|writer| writer.clear(replica as Slot));
+    }
+
+    /// What it has to tell the others since the last time.
+    pub(super) fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Hears of the others' dispatches.
+    pub(super) fn hear(&mut self, news: &[News], now_us: u64) {
+        for News { replica, chain, blocks, adapter } in news {
+            let prompt = chain.get(..*blocks).unwrap_or_default();
+            self.index.dispatched(*replica as Slot, prompt, now_us / 1000);
+            if let Some(known) = self.replicas.get_mut(*replica) {
+                known.adapters.seen(*adapter, now_us);
+            }
+        }
+    }
+
+    /// What it has in flight at `replica`.
+    pub(super) fn own(&self, replica: usize) -> Sums {
+        self.replicas.get(replica).map_or(Sums::default(), |known| known.own)
+    }
+
+    /// Nothing is in flight, of its own and by its own books.
+    #[cfg(test)]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.replicas.iter().all(|known| known.own.is_zero() && known.adapters.busy() == 0)
+    }
+
+    /// Hears what the others have in flight.
+    pub(super) fn set_others(&mut self, replica: usize, sums: Sums) {
+        if let Some(known) = self.replicas.get_mut(replica) {
+            known.others = sums;
+        }
+    }
+}
+
+/// The fleet as the picker sees it for one request.
+struct View<'a> {
+    replicas: &'a [Known],
+    depths: &'a [u32],
+    engine: &'a EngineParams,
+    ledger: bool,
+    told: bool,
+    adapter: u32,
+    scale: &'a Scale,
+    /// Most tokens of the prompt that a cache can spare.
+    most: u64,
+    now_us: u64,
+}
+
+impl FleetView for View<'_> {
+    fn len(&self) -> usize {
+        self.replicas.len()
+    }
+
+    fn candidate(&self, index: usize) -> Candidate {
+        let (Some(known), Some(&depth)) = (self.replicas.get(index), self.depths.get(index)) else {
+            return Candidate { eligible: false, ..Candidate::default() };
+        };
+        let mut sums = known.own;
+        if self.told {
+            sums.add(&known.others);
+        }
+        let blocks_since = known.since_scrape.div_ceil(BLOCK_TOKENS);
+        let mut candidate = Candidate {
+            eligible: !known.down,
+            cached_tokens: (u64::from(depth) * BLOCK_TOKENS).min(self.most),
+            pending_tokens: sums.pending_tokens,
+            pending_requests: sums.pending_requests,
+            decodes: sums.decodes,
+            decode_kv_tokens: sums.decode_kv_tokens,
+            requests: sums.requests,
+            load_tokens: sums.tokens,
+            blocks: self.engine.blocks,
+            blocks_used: known.scraped.blocks_used + blocks_since,
+            prefill_duty: sums.prefill_duty(self.now_us),
+            adapter: known.adapters.residency(self.adapter),
+            adapters_busy: known.adapters.busy(),
+            adapter_slots: self.engine.adapter_slots,
+            slowness: known.slowness.get(self.scale, self.now_us / 1000),
+            ..Candidate::default()
+        };
+        if !self.ledger {
+            known.scraped.show(&mut candidate);
+        }
+        candidate
+    }
+}
+
+impl Scraped {
+    /// What the metrics tell in the place of own accounts. They have no pending tokens: a request
+    /// that waits counts as its share of what the running ones hold.
+    fn show(&self, candidate: &mut Candidate) {
+        let kv_tokens = self.blocks_used * BLOCK_TOKENS;
+        candidate.pending_requests = self.waiting;
+        candidate.pending_tokens = self.waiting * kv_tokens / self.running.max(1);
+        candidate.decodes = self.running;
+        candidate.decode_kv_tokens = kv_tokens;
+        candidate.requests = self.running + self.waiting;
+        candidate.load_tokens = kv_tokens + candidate.pending_tokens;
+        candidate.blocks_used = self.blocks_used;
+    }
+}

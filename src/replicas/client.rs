@@ -1,0 +1,125 @@
+//! Asks one replica on the control thread: an ordinary HTTP/1.1 client (hyper), because nothing
+//! here is hot. Every answer has a limit on its size and its time, and a failure is just `None`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::config::Secret;
+
+/// Largest answer that is read: a `/v1/models` of thousands of adapters.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// Status and body of an answer.
+pub(super) type Answer = (u16, Bytes);
+
+/// Asks one replica, over one connection that it keeps while the replica does.
+pub(super) struct Client {
+    authority: String,
+    api_key: Option<Secret>,
+    kept: Option<(SocketAddr, SendRequest<Full<Bytes>>)>,
+}
+
+impl Client {
+    /// Of the replica with this `host:port`; connects when first asked.
+    pub(super) fn new(authority: &str, api_key: Option<&Secret>) -> Client {
+        Client { authority: authority.to_owned(), api_key: api_key.cloned(), kept: None }
+    }
+
+    /// Gets `path` from the replica at `addr`.
+    pub(super) async fn get(
+        &mut self,
+        addr: SocketAddr,
+        path: &str,
+        limit: Duration,
+    ) -> Option<Answer> {
+        self.ask(addr, ("GET", path), String::new(), limit).await
+    }
+
+    /// Posts JSON to `path` of the replica at `addr`.
+    pub(super) async fn post(
+        &mut self,
+        addr: SocketAddr,
+        path: &str,
+        json: String,
+        limit: Duration,
+    ) -> Option<Answer> {
+        self.ask(addr, ("POST", path), json, limit).await
+    }
+
+    /// Forgets the connection, so that the next question shows whether the port still accepts.
+    pub(super) fn hang_up(&mut self) {
+        self.kept = None;
+    }
+
+    async fn ask(
+        &mut self,
+        addr: SocketAddr,
+        (method, path): (&'static str, &str),
+        body: String,
+        limit: Duration,
+    ) -> Option<Answer> {
+        let exchange = async {
+            // vLLM closes an idle connection after 5 s: what was kept may be gone by now.
+            if let Some(mut kept) = self.take(addr) {
+                let request = self.request(method, path, body.clone())?;
+                if let Some(answer) = exchange(&mut kept, request).await {
+                    self.kept = Some((addr, kept));
+                    return Some(answer);
+                }
+            }
+            let mut fresh = connect(addr).await?;
+            let answer = exchange(&mut fresh, self.request(method, path, body)?).await?;
+            self.kept = Some((addr, fresh));
+            Some(answer)
+        };
+        // The connection is out of its place meanwhile: one that was late is not used again.
+        tokio::time::timeout(limit, exchange).await.ok()?
+    }
+
+    fn take(&mut self, addr: SocketAddr) -> Option<SendRequest<Full<Bytes>>> {
+        let (to, send) = self.kept.take()?;
+        (to == addr).then_some(send)
+    }
+
+    fn request(
+        &self,
+        method: &'static str,
+        path: &str,
+        body: String,
+    ) -> Option<hyper::Request<Full<Bytes>>> {
+        let mut request = hyper::Request::builder().method(method).uri(path);
+        request = request.header("host", &self.authority);
+        if !body.is_empty() {
+            request = request.header("content-type", "application/json");
+        }
+        if let Some(key) = &self.api_key {
+            request = request.header("authorization", format!("Bearer {}", key.expose()));
+        }
+        request.body(Full::new(Bytes::from(body))).ok()
+    }
+}
+
+async fn connect(addr: SocketAddr) -> Option<SendRequest<Full<Bytes>>> {
+    let socket = TcpStream::connect(addr).await.ok()?;
+    let (send, connection) = http1::handshake(TokioIo::new(socket)).await.ok()?;
+    // It ends with the replica's end of the connection, or when `send` is dropped.
+    tokio::task::spawn_local(async move { drop(connection.await) });
+    Some(send)
+}
+
+async fn exchange(
+    send: &mut SendRequest<Full<Bytes>>,
+    request: hyper::Request<Full<Bytes>>,
+) -> Option<Answer> {
+    send.ready().await.ok()?;
+    let response = send.send_request(request).await.ok()?;
+    let status = response.status().as_u16();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+    Some((status, body.collect().await.ok()?.to_bytes()))
+}

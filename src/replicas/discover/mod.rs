@@ -1,0 +1,89 @@
+//! Sources of a pool's members: a file, a DNS name, a Kubernetes service.
+//!
+//! Each is one task on the control thread that sends the registry a list whenever it has changed.
+//! A source that fails (a file half written, a name server that is down, an API that refuses)
+//! sends nothing: the last good list stays, and one line says so until it is well again.
+
+mod dns;
+mod file;
+mod kubernetes;
+mod lines;
+mod slices;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::members::Listed;
+use super::registry::Handle;
+use super::report::Report;
+use crate::config::{self, Discover};
+
+/// Between two tries at a source that fails: doubled each time, and then this much at most.
+const RETRY_MAX: Duration = Duration::from_secs(10);
+const RETRY_MIN: Duration = Duration::from_millis(500);
+
+/// Follows the source of the pool at this index, if it names one. The task ends with its thread.
+pub(super) fn follow(
+    at: usize,
+    pool: &config::Pool,
+    registry: Handle,
+    report: Rc<Report>,
+) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+    let discover = pool.discover.clone()?;
+    let outlet = Outlet {
+        at,
+        pool: pool.name.clone(),
+        registry,
+        report,
+        last: None,
+        trouble: None,
+        failures: 0,
+    };
+    Some(match discover {
+        Discover::File(path) => Box::pin(file::follow(path, outlet)),
+        Discover::Dns(name) => Box::pin(dns::follow(name, outlet)),
+        Discover::Kubernetes(service) => Box::pin(kubernetes::follow(service, outlet)),
+    })
+}
+
+/// Where a source sends its lists and its troubles.
+struct Outlet {
+    at: usize,
+    pool: String,
+    registry: Handle,
+    report: Rc<Report>,
+    last: Option<Vec<Listed>>,
+    trouble: Option<String>,
+    failures: u32,
+}
+
+impl Outlet {
+    /// The source is well and lists these.
+    async fn list(&mut self, list: Vec<Listed>) {
+        self.failures = 0;
+        if self.trouble.take().is_some() {
+            self.report.info(&format!("pool {}: its source is well again", self.pool));
+        }
+        if self.last.as_ref() != Some(&list) {
+            self.last = Some(list.clone());
+            self.registry.listed(self.at, list).await;
+        }
+    }
+
+    /// The source fails; gives the time until the next try.
+    fn fail(&mut self, what: String) -> Duration {
+        let wait = RETRY_MIN.saturating_mul(1 << self.failures.min(10)).min(RETRY_MAX);
+        self.failures = self.failures.saturating_add(1);
+        if self.trouble.as_ref() != Some(&what) {
+            let stays = match &self.last {
+                Some(list) => format!("its last list of {} stays", list.len()),
+                None => "it lists nobody yet".to_owned(),
+            };
+            self.report.warn(&format!("pool {}: {what}; {stays}", self.pool));
+            self.trouble = Some(what);
+        }
+        wait
+    }
+}

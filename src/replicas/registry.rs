@@ -1,0 +1,254 @@
+//! The registry: who is in the fleet. One task on the control thread owns it.
+//!
+//! Sources and the admin listener send it orders; it settles the members, publishes a new
+//! [`Fleet`] when they change or when a watcher has learned a name, and keeps one watcher for each
+//! replica. A replica that stays is the same [`Replica`] in every fleet, so that ledgers, evidence
+//! and connections survive.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+
+use super::adapters::{self, Wants};
+use super::discover;
+use super::fleet::Fleet;
+use super::followers::Followers;
+use super::members::{Listed, Members, Refused, Source};
+use super::probe::Watcher;
+use super::replica::Replica;
+use super::report::{Lines, Report};
+use crate::config::{self, Config};
+use crate::runtime::clock;
+
+/// Orders that wait.
+const ORDERS_MAX: usize = 256;
+/// While somebody drains, it is looked so often whether the last request has ended.
+const DRAIN_LOOK: Duration = Duration::from_millis(100);
+/// What is learned within this time is published together.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// What the registry is asked to do.
+enum Order {
+    Listed { pool: usize, list: Vec<Listed> },
+    Add { pool: String, replica: config::Replica, answer: oneshot::Sender<Result<(), Refused>> },
+    Remove { id: String, now: bool, answer: oneshot::Sender<Result<(), Refused>> },
+}
+
+/// The way to the registry, for any thread.
+#[derive(Clone)]
+pub struct Handle(mpsc::Sender<Order>);
+
+/// The other end of a [`Handle`].
+pub struct Orders(mpsc::Receiver<Order>);
+
+/// A handle and the orders that come through it.
+#[must_use]
+pub fn channel() -> (Handle, Orders) {
+    let (send, receive) = mpsc::channel(ORDERS_MAX);
+    (Handle(send), Orders(receive))
+}
+
+impl Handle {
+    /// Adds a replica to the pool of that name.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn add(&self, pool: &str, replica: config::Replica) -> Result<(), Refused> {
+        let pool = pool.to_owned();
+        self.ask(|answer| Order::Add { pool, replica, answer }).await
+    }
+
+    /// Takes the replica with this id away: after it has drained, or at once.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn remove(&self, id: &str, now: bool) -> Result<(), Refused> {
+        let id = id.to_owned();
+        self.ask(|answer| Order::Remove { id, now, answer }).await
+    }
+
+    async fn ask(
+        &self,
+        order: impl FnOnce(oneshot::Sender<Result<(), Refused>>) -> Order,
+    ) -> Result<(), Refused> {
+        let ended = || Refused::Invalid("the registry has ended".to_owned());
+        let (answer, answered) = oneshot::channel();
+        self.0.send(order(answer)).await.map_err(|_| ended())?;
+        answered.await.map_err(|_| ended())?
+    }
+
+    /// A source's list of a pool.
+    pub(super) async fn listed(&self, pool: usize, list: Vec<Listed>) {
+        // It ends with the process only.
+        let _ = self.0.send(Order::Listed { pool, list }).await;
+    }
+}
+
+/// Where new fleets go.
+pub type Publish = Box<dyn Fn(Arc<Fleet>)>;
+
+/// See the module.
+pub struct Registry {
+    config: Arc<Config>,
+    fleet: Arc<Fleet>,
+    members: Members,
+    watchers: HashMap<usize, AbortHandle>,
+    followers: Followers,
+    /// Pools whose source has told its first list: who comes later joins a running fleet.
+    settled: HashSet<usize>,
+    report: Rc<Report>,
+    publish: Publish,
+}
+
+impl Registry {
+    /// Over the fleet that was built from `config`; new ones go to `publish`, lines to `log`.
+    #[must_use]
+    pub fn new(config: Arc<Config>, fleet: Arc<Fleet>, publish: Publish, log: Lines) -> Registry {
+        Registry {
+            members: Members::new(&config.pools),
+            config,
+            fleet,
+            watchers: HashMap::new(),
+            followers: Followers::default(),
+            settled: HashSet::new(),
+            report: Rc::new(Report::new(log)),
+            publish,
+        }
+    }
+
+    /// Runs until the task is dropped, within a `LocalSet`.
+    pub async fn run(mut self, handle: Handle, mut orders: Orders, wants: Wants) {
+        self.members.settle(|_| false);
+        self.watch();
+        for (at, pool) in self.config.pools.iter().enumerate() {
+            let source = discover::follow(at, pool, handle.clone(), Rc::clone(&self.report));
+            if let Some(source) = source {
+                tokio::task::spawn_local(source);
+            }
+        }
+        drop(handle);
+        tokio::task::spawn_local(adapters::serve(wants, Rc::clone(&self.report)));
+        loop {
+            let draining = self.members.current().iter().flatten().any(|m| m.draining);
+            let report = Rc::clone(&self.report);
+            tokio::select! {
+                Some(order) = orders.0.recv() => self.obey(order),
+                () = report.change() => {
+                    tokio::time::sleep(GATHER).await;
+                    self.republish(false);
+                }
+                () = tokio::time::sleep(DRAIN_LOOK), if draining => self.settle(false),
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Listed { pool, list } => {
+                let late = !self.settled.insert(pool);
+                self.members.listed(pool, Source::Discovered, list);
+                self.settle(late);
+            }
+            Order::Add { pool, replica, answer } => {
+                let at = self.config.pools.iter().position(|p| p.name == pool);
+                let id = replica.id.clone();
+                let done = match at {
+                    Some(at) => self.members.add(at, replica),
+                    None => {
+                        let names = self.config.pools.iter().map(|p| p.name.clone());
+                        Err(Refused::NoPool(names.collect()))
+                    }
+                };
+                if done.is_ok() {
+                    self.report.info(&format!("replica {id} is added to pool {pool} by the admin"));
+                    self.settle(true);
+                }
+                let _ = answer.send(done);
+            }
+            Order::Remove { id, now, answer } => {
+                let done = self.members.remove(&id, now);
+                if done.is_ok() {
+                    let how = if now { "at once" } else { "after it has drained" };
+                    self.report.info(&format!("replica {id} is taken away {how} by the admin"));
+                    self.settle(true);
+                }
+                let _ = answer.send(done);
+            }
+        }
+    }
+
+    /// Settles the members and publishes what has changed; `late`: who is new joins a fleet that
+    /// runs already.
+    fn settle(&mut self, late: bool) {
+        let busy = |id: &str| {
+            let pools = self.fleet.pools.iter();
+            let mut replicas = pools.flat_map(|p| p.replicas.iter().map(move |r| (p, r)));
+            replicas.any(|(pool, replica)| *replica.id == *id && pool.in_flight(replica).0 > 0)
+        };
+        let (changed, complaints) = self.members.settle(busy);
+        complaints.iter().for_each(|line| self.report.warn(line));
+        if changed {
+            self.republish(late);
+        }
+    }
+
+    fn republish(&mut self, late: bool) {
+        let before = Arc::clone(&self.fleet);
+        let known: HashMap<_, _> = replicas(&before).map(|r| (r.key, r)).collect();
+        let lists = self.members.current();
+        let wanted: Vec<Vec<config::Replica>> =
+            lists.iter().map(|list| list.iter().map(|m| m.replica.clone()).collect()).collect();
+        self.fleet = Arc::new(before.with_members(&wanted, &self.config, clock::now_ms()));
+        for (pool, members) in self.fleet.pools.iter().zip(lists) {
+            for (replica, member) in pool.replicas.iter().zip(members) {
+                replica.set_source(member.source);
+                replica.health.set_draining(member.draining);
+                if !known.contains_key(&replica.key) {
+                    if late {
+                        replica.health.join_late();
+                    }
+                    let Replica { id, authority, .. } = &**replica;
+                    let pool = &pool.name;
+                    self.report.info(&format!("replica {id} ({authority}) joins pool {pool}"));
+                }
+            }
+        }
+        let stays: HashSet<_> = replicas(&self.fleet).map(|r| r.key).collect();
+        for replica in known.values().filter(|replica| !stays.contains(&replica.key)) {
+            self.report.info(&format!("replica {} has left", replica.id));
+        }
+        (self.publish)(Arc::clone(&self.fleet));
+        self.watch();
+    }
+
+    /// One watcher for each replica of the fleet, and one follower for each lane's events; none for
+    /// those that have left.
+    fn watch(&mut self) {
+        self.followers.keep(&self.fleet, &self.config, &self.report);
+        let stays: HashSet<_> = replicas(&self.fleet).map(|r| r.key).collect();
+        self.watchers.retain(|key, watcher| {
+            let stays = stays.contains(key);
+            if !stays {
+                watcher.abort();
+            }
+            stays
+        });
+        for pool in &self.fleet.pools {
+            for replica in &pool.replicas {
+                let (report, key) = (&self.report, pool.api_key.as_ref());
+                self.watchers.entry(replica.key).or_insert_with(|| {
+                    let watcher = Watcher::new(replica, &pool.state, key, report);
+                    tokio::task::spawn_local(watcher.run()).abort_handle()
+                });
+            }
+        }
+    }
+}
+
+fn replicas(fleet: &Fleet) -> impl Iterator<Item = &Arc<Replica>> {
+    fleet.pools.iter().flat_map(|pool| &pool.replicas)
+}

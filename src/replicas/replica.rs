@@ -1,0 +1,117 @@
+//! One vLLM server, as all threads share it.
+//!
+//! Names and address are set once; what changes are atomics and swapped pointers, so that a
+//! replica keeps its identity, evidence and load from one published fleet to the next. The control
+//! thread writes what it learns, cores write what they see of their own requests.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwapOption;
+
+use super::health::{Health, State};
+use super::members::Source;
+use super::shelf::Loads;
+use super::signals::Signals;
+use super::silence::Silence;
+use crate::config;
+use crate::openai::models::Entry;
+
+/// One vLLM server.
+pub struct Replica {
+    /// A number of its own within this process, for what a core keeps by replica.
+    pub key: usize,
+    /// Stable name, unique over all pools.
+    pub id: Arc<str>,
+    /// `host:port` for the `Host` field.
+    pub authority: String,
+    /// Host to resolve.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Failure zone, if told.
+    pub zone: Option<String>,
+    /// Share relative to the pool's other replicas.
+    pub weight: f64,
+    /// Where to connect; `None` until its name is resolved. The control thread writes it.
+    pub addr: ArcSwapOption<SocketAddr>,
+    /// May it be sent work?
+    pub health: Health,
+    /// Its `/v1/models`, as last learned; `None` until it answered once.
+    pub models: ArcSwapOption<Vec<Entry>>,
+    /// What it tells of itself, each with its age.
+    pub signals: Signals,
+    /// Who waits there, and for how long nothing has come.
+    pub silence: Arc<Silence>,
+    /// Adapters that it is loading, or would not load.
+    pub loads: Loads,
+    source: AtomicU8,
+}
+
+impl Replica {
+    /// A replica that nothing is known of yet, to which `cores` cores send.
+    #[must_use]
+    pub fn new(from: &config::Replica, cores: usize) -> Replica {
+        static KEYS: AtomicUsize = AtomicUsize::new(0);
+        let ip = from.host.parse().ok().map(|ip| Arc::new(SocketAddr::new(ip, from.port)));
+        Replica {
+            key: KEYS.fetch_add(1, Ordering::Relaxed),
+            id: from.id.as_str().into(),
+            authority: from.authority().to_owned(),
+            host: from.host.clone(),
+            port: from.port,
+            zone: from.zone.clone(),
+            weight: from.weight,
+            addr: ArcSwapOption::from(ip),
+            health: Health::default(),
+            models: ArcSwapOption::empty(),
+            signals: Signals::default(),
+            silence: Arc::new(Silence::new(cores)),
+            loads: Loads::default(),
+            source: AtomicU8::new(Source::Config as u8),
+        }
+    }
+
+    /// Is it the one that `listed` means? Another address or weight is another replica, so that
+    /// nothing learned of the one is believed of the other.
+    #[must_use]
+    pub fn is(&self, listed: &config::Replica) -> bool {
+        *self.id == *listed.id
+            && self.authority == listed.authority()
+            && (self.weight - listed.weight).abs() < f64::EPSILON
+    }
+
+    /// Does it list a model or adapter of this name, as last learned?
+    #[must_use]
+    pub fn lists(&self, name: &str) -> bool {
+        self.models.load().as_ref().is_some_and(|list| list.iter().any(|e| e.id == name))
+    }
+
+    /// Who lists it.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        let is = |source: &Source| *source as u8 == self.source.load(Ordering::Relaxed);
+        [Source::Discovered, Source::Admin].into_iter().find(is).unwrap_or(Source::Config)
+    }
+
+    /// Enters who lists it.
+    pub(super) fn set_source(&self, source: Source) {
+        self.source.store(source as u8, Ordering::Relaxed);
+    }
+
+    /// May it be sent a request now?
+    #[must_use]
+    pub fn eligible(&self, now_ms: u64) -> bool {
+        self.addr.load().is_some() && self.health.eligible(now_ms) && !self.signals.sleeping(now_ms)
+    }
+
+    /// What the page and the metrics show.
+    #[must_use]
+    pub fn state(&self, now_ms: u64) -> State {
+        match self.health.state(now_ms) {
+            State::Up | State::Joining if self.signals.sleeping(now_ms) => State::Sleeping,
+            state => state,
+        }
+    }
+}
