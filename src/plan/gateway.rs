@@ -320,6 +320,10 @@ impl FleetView for View<'_> {
         }
         candidate
     }
+
+    fn lags(&self) -> bool {
+        !self.ledger
+    }
 }
 
 impl Scraped {

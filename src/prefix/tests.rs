@@ -111,7 +111,11 @@ fn agree(index: &Index, naive: &Naive, chain: &[BlockHash]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(80))]
+    #![proptest_config(ProptestConfig {
+        cases: 80,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn the_index_says_what_the_plain_one_says(

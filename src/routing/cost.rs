@@ -95,16 +95,23 @@ impl Scored {
 
 /// Why `candidate` cannot take `request` whatever the load; `None` when it can.
 pub(super) fn infeasible(request: &Request, candidate: &Candidate) -> Option<&'static str> {
-    let capacity = candidate.blocks.saturating_mul(u64::from(request.block_tokens));
+    let small = too_small(request, candidate);
+    shut(candidate).or(small.then_some("the prompt does not fit in its KV blocks"))
+}
+
+fn shut(candidate: &Candidate) -> Option<&'static str> {
     if !candidate.eligible {
         Some("it is not up, was tried before, or does not serve the model")
     } else if candidate.adapter == Residency::Absent {
         Some("it neither has the adapter nor can load it")
-    } else if capacity > 0 && request.prompt_tokens >= capacity {
-        Some("the prompt does not fit in its KV blocks")
     } else {
         None
     }
+}
+
+fn too_small(request: &Request, candidate: &Candidate) -> bool {
+    let capacity = candidate.blocks.saturating_mul(u64::from(request.block_tokens));
+    capacity > 0 && request.prompt_tokens >= capacity
 }
 
 /// Sums over the feasible candidates.
@@ -137,17 +144,36 @@ pub(super) fn score(
     echoes: &mut Echoes,
     scored: &mut Vec<Scored>,
 ) {
+    scored.clear();
+    // Blocks that are known wrongly must not turn a request away: when none has room for it by
+    // that knowledge, the engines are asked all the same.
+    for roomy in [true, false] {
+        if scored.is_empty() {
+            gather(request, view, tables, echoes, (roomy, &mut *scored));
+        }
+    }
+}
+
+fn gather(
+    request: &Request,
+    view: &impl FleetView,
+    tables: &Tables,
+    echoes: &mut Echoes,
+    (roomy, scored): (bool, &mut Vec<Scored>),
+) {
     let predictor = Predictor::new(tables, request);
     let ttft_limit_ms = positive(request.ttft_limit_ms, TTFT_LIMIT_MS).max(LIMIT_MS_MIN);
     let tpot_limit_ms = positive(request.tpot_limit_ms, TPOT_LIMIT_MS).max(LIMIT_MS_MIN);
     let mut fleet = Fleet::default();
-    scored.clear();
+    let lags = view.lags();
     for index in 0..view.len() {
         let mut candidate = view.candidate(index);
-        if infeasible(request, &candidate).is_some() {
+        if shut(&candidate).is_some() || (roomy && too_small(request, &candidate)) {
             continue;
         }
-        echoes.add_to(index, &mut candidate);
+        if lags {
+            echoes.add_to(index, &mut candidate);
+        }
         let times = predictor.times(&candidate);
         let weight = positive(candidate.weight, 1.0).clamp(1.0 / WEIGHT_MAX, WEIGHT_MAX);
         let free = 1.0 - duty(&candidate);

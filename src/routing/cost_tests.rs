@@ -2,7 +2,8 @@
 
 use super::fleet::{Fleet, busy, decide, pick, send, usual};
 use super::{
-    Candidate, Decision, Explained, Model, Picker, Policy, Request, Residency, Rng, explain,
+    Candidate, Decision, Explained, FleetView, Model, Picker, Policy, Request, Residency, Rng,
+    explain,
 };
 use crate::engine::StepModel;
 
@@ -125,12 +126,29 @@ fn a_hot_prefix_gets_more_owners_as_it_grows_hotter() {
     assert_eq!(owners(400), 8);
 }
 
+/// A fleet as it was scraped.
+struct Stale(Fleet);
+
+impl FleetView for Stale {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn candidate(&self, index: usize) -> Candidate {
+        self.0.candidate(index)
+    }
+
+    fn lags(&self) -> bool {
+        true
+    }
+}
+
 #[test]
 fn a_stale_view_makes_no_herd() {
     // Nothing that is sent shows: 64 unlike prompts within one scrape (dynamo issue 589).
     let mut fleet = Fleet::busy(8);
     fleet.0[4].decodes -= 10;
-    let stale = fleet.clone();
+    let stale = Stale(fleet);
     let (mut picker, mut rng) = (Picker::new(Policy::Cost), Rng::with_seed(5));
     let step = StepModel::a100_8b();
     let model = Model { step: &step, step_tokens_max: 2048 };
@@ -279,8 +297,6 @@ fn a_prompt_goes_only_where_it_fits() {
     let small = Candidate { blocks: 100, ..Candidate::default() };
     let large = Candidate { blocks: 200, ..busy() };
     assert_eq!(cost(&usual(), &Fleet(vec![small, large])), 1);
-    let nowhere = Fleet(vec![small]);
-    assert_eq!(decide(Policy::Cost, &usual(), &nowhere, 1), Decision::Nobody);
     let why = explained(&usual(), &Fleet(vec![small, large]));
     assert_eq!(why[0].infeasible, Some("the prompt does not fit in its KV blocks"));
     assert_eq!(why[1].infeasible, None);
@@ -353,4 +369,30 @@ fn predictions_are_the_engines_formula_at_rest() {
     let all = explained(&long, &Fleet(vec![Candidate::default()]));
     let steps = 2.0 * (step.dense(2048) + 2.008) + step.attention_ms * 4096.0 * 2048.0;
     assert!((all[0].ttft_ms - steps).abs() < 1e-6, "{} {steps}", all[0].ttft_ms);
+}
+
+/// What has ended before the next request comes leaves nothing behind.
+#[test]
+fn requests_one_after_the_other_stay_with_their_prefix() {
+    let mut fleet = Fleet::of(4, Candidate { blocks: 27_900, ..Candidate::default() });
+    fleet.0[2].cached_tokens = 1408;
+    let (mut picker, mut rng) = (Picker::new(Policy::Cost), Rng::with_seed(5));
+    let step = StepModel::a100_8b();
+    let model = Model { step: &step, step_tokens_max: 2048 };
+    for n in 0..500 {
+        let decision = picker.pick(&usual(), &fleet, &model, n, &mut rng);
+        assert!(matches!(decision, Decision::Pick(pick) if pick.replica == 2), "request {n}");
+    }
+}
+
+/// Blocks that are known wrongly must not turn a request away.
+#[test]
+fn a_prompt_beyond_all_blocks_is_the_engines_to_judge() {
+    let mut fleet = Fleet::busy(3);
+    let huge = Request { prompt_tokens: 27_900 * 16, ..usual() };
+    assert!(cost(&huge, &fleet) < 3);
+    assert!(explained(&huge, &fleet).iter().all(|one| one.infeasible.is_some()));
+    // Where one has room it is asked.
+    fleet.0[1].blocks = 100_000;
+    assert_eq!(cost(&huge, &fleet), 1);
 }

@@ -2,7 +2,8 @@
 //!
 //! A view that is scraped shows the same numbers until the next scrape: without memory every
 //! request in between goes to the replica that looked best, and a herd forms. A ledger shows a
-//! dispatch at once, and then nothing is remembered. Owned by one picker.
+//! dispatch at once: there nothing is remembered, lest what has ended since counts for ever. Owned
+//! by one picker.
 
 use super::types::Candidate;
 

@@ -79,7 +79,11 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn whatever_it_sees_it_picks_an_eligible_one_and_the_same_again(
@@ -140,6 +144,11 @@ proptest! {
         let least = feasible.map(|one| one.cost).fold(f64::INFINITY, f64::min);
         let mut rng = Rng::with_seed(1);
         match Picker::new(Policy::Cost).pick(&request, &fleet, &model, 0, &mut rng) {
+            // Blocks alone turn nobody away.
+            Decision::Pick(pick) if least.is_infinite() => {
+                let why = explained[pick.replica].infeasible;
+                prop_assert_eq!(why, Some("the prompt does not fit in its KV blocks"));
+            }
             Decision::Pick(pick) => {
                 prop_assert!(explained[pick.replica].infeasible.is_none());
                 prop_assert_eq!(explained[pick.replica].cost, pick.cost);

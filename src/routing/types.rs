@@ -189,6 +189,10 @@ pub trait FleetView {
     }
     /// Replica `index`, below [`len`](FleetView::len); read once a pick.
     fn candidate(&self, index: usize) -> Candidate;
+    /// What is dispatched shows only later, as in scraped numbers; a ledger shows it at once.
+    fn lags(&self) -> bool {
+        false
+    }
 }
 
 /// The time model of a pool's replicas.
