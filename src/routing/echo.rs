@@ -29,7 +29,8 @@ impl Echoes {
         }
         let Some(echo) = self.0.get_mut(index) else { return };
         if echo.seen != seen {
-            *echo = Echo { seen, ..Echo::default() };
+            // Of what was sent before it was read, half may still wait.
+            *echo = Echo { seen, tokens: echo.tokens / 2, requests: echo.requests / 2 };
         }
         candidate.pending_tokens = candidate.pending_tokens.saturating_add(echo.tokens);
         candidate.pending_requests = candidate.pending_requests.saturating_add(echo.requests);
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pick_is_remembered_until_the_view_moves() {
+    fn a_pick_is_remembered_while_the_view_does_not_move_and_by_half_after() {
         let mut echoes = Echoes::default();
         let shown = Candidate { requests: 3, pending_tokens: 10, ..Candidate::default() };
         let mut first = shown;
@@ -63,6 +64,6 @@ mod tests {
         assert_eq!((second.pending_tokens, second.pending_requests, second.requests), (780, 2, 5));
         let mut moved = Candidate { requests: 5, ..shown };
         echoes.add_to(5, &mut moved);
-        assert_eq!((moved.pending_tokens, moved.requests), (10, 5));
+        assert_eq!((moved.pending_tokens, moved.requests), (10 + 385, 6));
     }
 }
