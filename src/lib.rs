@@ -10,9 +10,8 @@
 //!    template, its tokens, whether they fit, the chained hashes of its blocks. In turns on the
 //!    core; what cannot be cut into turns goes to a thread beside the cores (`gateway/side.rs`).
 //! 4. `gateway/upstream.rs` picks a replica ([`routing`]) by what each holds of the prompt
-//!    ([`prefix`]), `gateway/exchange.rs` sends it the
-//!    request and waits for the first event; elsewhere again while no content has reached the
-//!    client.
+//!    ([`prefix`]), `gateway/exchange.rs` sends it the request and waits for the first event;
+//!    elsewhere again while no content has reached the client.
 //! 5. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
 //!    client is watched all the while, and its going closes the replica's connection.
 //! 6. `gateway/ticket.rs` closes the books: one record a request ([`usage`]), counted in the

@@ -12,8 +12,9 @@
 //! same blocks before it. Where that fails (a collision), a block may be listed twice or not
 //! found, and nothing worse.
 
+use crate::prompt::segments::AsItIs;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
 /// No segment.
 const NONE: u32 = u32::MAX;
@@ -22,28 +23,8 @@ const ALLOCATION_BYTES: usize = 16;
 /// An entry of a map from key to segment, in bytes, without its load.
 const ENTRY_BYTES: usize = 17;
 
-/// Keys are hashes already.
-#[derive(Default)]
-pub(super) struct Plain(u64);
-
-impl Hasher for Plain {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-
-    fn write_u64(&mut self, key: u64) {
-        self.0 = key;
-    }
-}
-
 /// A map by block key.
-pub(super) type KeyMap<V> = HashMap<u64, V, BuildHasherDefault<Plain>>;
+pub(super) type KeyMap<V> = HashMap<u64, V, BuildHasherDefault<AsItIs>>;
 
 /// Blocks that follow each other and were last used together.
 struct Segment {

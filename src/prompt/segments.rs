@@ -172,9 +172,9 @@ fn key(tokenizer: &Tokenizer, part: &str) -> u64 {
     xxh3_64_with_seed(part.as_bytes(), secret ^ (u64::from(tokenizer.tag()) << 32))
 }
 
-/// The table's keys are hashes already.
+/// For tables whose keys are hashes already.
 #[derive(Default)]
-struct AsItIs(u64);
+pub(crate) struct AsItIs(u64);
 
 impl Hasher for AsItIs {
     fn finish(&self) -> u64 {
