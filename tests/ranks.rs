@@ -9,6 +9,9 @@ use common::faults::{at_rest, hello, states};
 use common::gateway::{AUTH, Bed, Settings};
 use common::{ask, eventually, post_with};
 
+/// So many that they do not all find their first home on one rank by chance: once in 2^31 runs.
+const DOCUMENTS: usize = 32;
+
 /// What a server with two ranks tells of its load.
 fn metrics() -> Vec<u8> {
     let gauge = |name: &str, rank: u32, value: f64| {
@@ -48,7 +51,7 @@ fn a_rank_is_asked_for_and_keeps_its_prefixes() {
     });
     let mut homes = Vec::new();
     for question in 0..3 {
-        for n in 0..8 {
+        for n in 0..DOCUMENTS {
             assert_eq!(ask(bed.addr, &request(n, question)).status(), 200);
             let asked = rank(sent).expect("a rank");
             sent += 1;
