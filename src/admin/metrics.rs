@@ -157,6 +157,17 @@ fn fleet(page: &mut Page, view: &View) {
         let labels = [("pool", &*pool.name), ("replica", &*replica.id)];
         page.value("expedite_replica_up", &labels, u8::from(replica.eligible(now_ms)));
     }
+    let (name, help) = ("expedite_discovery_up", "1: the source's last answer was a list.");
+    page.family(name, "gauge", help);
+    for pool in &fleet.pools {
+        if let Some((source, is_well)) = pool.state.source.told() {
+            page.value(name, &[("pool", &pool.name), ("source", source)], u8::from(is_well));
+        }
+    }
+    page.family("expedite_lanes_missing", "gauge", "Replicas and ranks past the limit of a pool.");
+    for pool in &fleet.pools {
+        page.value("expedite_lanes_missing", &[("pool", &pool.name)], pool.lanes_missing());
+    }
     page.family("expedite_in_flight", "gauge", "Requests that we have at a replica.");
     for (pool, replica) in replicas() {
         let labels = [("pool", &*pool.name), ("replica", &*replica.id)];

@@ -17,7 +17,8 @@ use super::adapters::{self, Wants};
 use super::discover;
 use super::fleet::Fleet;
 use super::followers::Followers;
-use super::members::{Listed, Members, Refused, Source};
+use super::members::{LISTED_MAX, Listed, Members, Refused, Source};
+use super::pool::LANES_MAX;
 use super::probe::Watcher;
 use super::replica::Replica;
 use super::report::{Lines, Report};
@@ -124,8 +125,9 @@ impl Registry {
     pub async fn run(mut self, handle: Handle, mut orders: Orders, wants: Wants) {
         self.members.settle(|_| false);
         self.watch();
-        for (at, pool) in self.config.pools.iter().enumerate() {
-            let source = discover::follow(at, pool, handle.clone(), Rc::clone(&self.report));
+        for (at, (pool, now)) in self.config.pools.iter().zip(&self.fleet.pools).enumerate() {
+            let report = Rc::clone(&self.report);
+            let source = discover::follow(at, pool, &now.state, handle.clone(), report);
             if let Some(source) = source {
                 tokio::task::spawn_local(source);
             }
@@ -149,6 +151,15 @@ impl Registry {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Listed { pool, list } => {
+                if let Some(settings) = self.config.pools.get(pool)
+                    && list.len() > LISTED_MAX
+                {
+                    let (name, all) = (&settings.name, list.len());
+                    self.report.warn(&format!(
+                        "pool {name}: its source lists {all} replicas, {LISTED_MAX} at most are \
+                         taken: the last ones get no request"
+                    ));
+                }
                 let late = !self.settled.insert(pool);
                 self.members.listed(pool, Source::Discovered, list);
                 self.settle(late);
@@ -215,6 +226,16 @@ impl Registry {
                     let pool = &pool.name;
                     self.report.info(&format!("replica {id} ({authority}) joins pool {pool}"));
                 }
+            }
+        }
+        for (pool, former) in self.fleet.pools.iter().zip(&before.pools) {
+            let missing = pool.lanes_missing();
+            if missing > 0 && missing != former.lanes_missing() {
+                let name = &pool.name;
+                self.report.warn(&format!(
+                    "pool {name}: {missing} of its replicas and ranks get no request, since a pool \
+                     has at most {LANES_MAX}"
+                ));
             }
         }
         let stays: HashSet<_> = replicas(&self.fleet).map(|r| r.key).collect();
