@@ -1,5 +1,5 @@
-//! What the target of gateways' batches asserts about any bytes: they are refused or read within the
-//! limits, and what was read is the same after it is written and read once more.
+//! What the target of gateways' batches asserts about any bytes: they are refused or read within
+//! the limits, and what was read is the same after it is written and read once more.
 
 use expedite::prompt::blocks::BlockHash;
 use expedite::replicas::share::{
