@@ -5,6 +5,7 @@
 //! each published configuration; any thread reads it, nobody locks. No I/O.
 
 mod key;
+pub mod quota;
 mod table;
 
 pub use crate::config::{KeyDigest, KeyId, Secret};
