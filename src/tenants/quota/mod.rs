@@ -3,7 +3,7 @@
 //! A request *reserves* its largest cost before it starts ([`Account::reserve`]) and *settles* once
 //! at its end ([`Account::settle`]): what the engine did is paid, the rest goes back. A tenant has
 //! one account, and one more for each of its keys that has limits of its own; a request passes both
-//! or neither.
+//! or neither ([`Budget`]).
 //!
 //! Pure: time is an argument, state is a few atomics that all cores share and none waits for.
 
@@ -14,8 +14,10 @@
 
 mod account;
 mod bucket;
+mod budget;
 
 pub use account::{Account, Counts};
+pub use budget::Budget;
 
 /// What an account may spend. `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
