@@ -36,8 +36,8 @@ pub struct Flags {
     pub panics: AtomicU64,
 }
 
-/// Explains a call: from its path and its body to a status and JSON.
-type Explain = Box<dyn Fn(&str, &[u8]) -> (u16, Value) + Send + Sync>;
+/// Explains a call: from its path, its tenant and its body to a status and JSON.
+type Explain = Box<dyn Fn((&str, Option<&str>), &[u8]) -> (u16, Value) + Send + Sync>;
 
 /// What the admin listener can see.
 pub struct View {
@@ -55,7 +55,7 @@ pub struct View {
     pub driver: &'static str,
     /// Begins a drain.
     pub drain: Box<dyn Fn() + Send + Sync>,
-    /// Explains the call in a body that is meant for a path: a status, and JSON. Takes as long as
+    /// Explains the call in a body that a tenant means for a path: a status, and JSON. As long as
     /// the prompt, so that it is called beside this thread.
     pub explain: Explain,
     /// The cores' last decisions.
@@ -151,17 +151,22 @@ async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<B
     }
 }
 
-/// `POST /explain?path=/v1/chat/completions` with the call's body.
+/// `POST /explain?path=/v1/chat/completions&tenant=ID` with the call's body; no tenant, no salt.
 async fn explain(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let mut pairs = request.uri().query().unwrap_or_default().split('&');
-    let path = pairs.find_map(|pair| pair.strip_prefix("path="));
-    let path = path.unwrap_or("/v1/chat/completions").replace("%2F", "/").replace("%2f", "/");
+    let query = request.uri().query().unwrap_or_default();
+    let value = |key: &str| {
+        let named = |pair: &str| pair.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
+        query.split('&').find_map(named)
+    };
+    let path = value("path").unwrap_or_else(|| "/v1/chat/completions".to_owned());
+    let path = path.replace("%2F", "/").replace("%2f", "/");
+    let tenant = value("tenant");
     let body = Limited::new(request.into_body(), view.body_bytes_max).collect().await;
     let Ok(body) = body else {
         return json(413, &json!({ "error": "the body is too long or did not come whole" }));
     };
     let (view, body) = (Arc::clone(view), body.to_bytes());
-    let said = tokio::task::spawn_blocking(move || (view.explain)(&path, &body)).await;
+    let said = tokio::task::spawn_blocking(move || (view.explain)((&path, tenant.as_deref()), &body)).await;
     let (status, said) = said.unwrap_or_else(|_| (500, json!({ "error": "it cannot be read" })));
     json(status, &said)
 }

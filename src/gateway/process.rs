@@ -260,7 +260,7 @@ fn view(shared: &Arc<Shared>, registry: Handle) -> View {
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
-        explain: Box::new(move |path, body| explain::call(&asked, path, body)),
+        explain: Box::new(move |meant, body| explain::call(&asked, meant, body)),
         decisions: Box::new(move || explain::decisions(&decided)),
         snapshot: Box::new(move || explain::snapshot(&shown)),
         body_bytes_max: shared.published.load().body_bytes_max,
