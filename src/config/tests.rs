@@ -410,7 +410,8 @@ fn a_key_may_have_limits_of_its_own() {
     );
     let config = build(&text, &Flags::default()).unwrap().0;
     let tenant = &config.tenants[0];
-    let limits = TenantLimits { tokens_per_second: Some(5), burst_tokens: None, in_flight_max: Some(2) };
+    let limits =
+        TenantLimits { tokens_per_second: Some(5), burst_tokens: None, in_flight_max: Some(2) };
     assert!(tenant.keys == [one, two] && tenant.key_limits == [(two, limits)]);
     assert_eq!(tenant.limits, TenantLimits::default());
     let shown = config.effective();
