@@ -166,7 +166,9 @@ async fn explain(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<
         return json(413, &json!({ "error": "the body is too long or did not come whole" }));
     };
     let (view, body) = (Arc::clone(view), body.to_bytes());
-    let said = tokio::task::spawn_blocking(move || (view.explain)((&path, tenant.as_deref()), &body)).await;
+    let said =
+        tokio::task::spawn_blocking(move || (view.explain)((&path, tenant.as_deref()), &body))
+            .await;
     let (status, said) = said.unwrap_or_else(|_| (500, json!({ "error": "it cannot be read" })));
     json(status, &said)
 }
