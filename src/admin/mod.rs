@@ -14,5 +14,5 @@ mod share;
 mod signals;
 mod status;
 
-pub use server::{Flags, View, serve};
+pub use server::{Flags, Reloads, View, serve};
 pub use shard::{Phase, PoolCells, PoolIndex, Shard, Stage};

@@ -12,6 +12,7 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use super::shard::Shard;
 use super::{metrics, replicas, status};
@@ -36,6 +37,43 @@ pub struct Flags {
     pub panics: AtomicU64,
 }
 
+/// What came of the reloads so far.
+#[derive(Debug, Default)]
+pub struct Reloads {
+    done: AtomicU64,
+    refused: AtomicU64,
+    /// When the configuration in use was read, in ms since 1970; 0 = at the start.
+    done_unix_ms: AtomicU64,
+}
+
+impl Reloads {
+    /// One was carried out.
+    pub fn done(&self) {
+        self.done.fetch_add(1, Relaxed);
+        self.done_unix_ms.store(clock::unix_ms(), Relaxed);
+    }
+
+    /// One was refused, and the configuration before stays.
+    pub fn refused(&self) {
+        self.refused.fetch_add(1, Relaxed);
+    }
+
+    /// Carried out, refused.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.done.load(Relaxed), self.refused.load(Relaxed))
+    }
+
+    /// When the last one was carried out, in ms since 1970.
+    #[must_use]
+    pub fn last_unix_ms(&self) -> Option<u64> {
+        Some(self.done_unix_ms.load(Relaxed)).filter(|&ms| ms > 0)
+    }
+}
+
+/// Keys that wait for the next start, or why nothing has changed.
+type Reloaded = Result<Vec<&'static str>, String>;
+
 /// Explains a call: from its path, its tenant and its body to a status and JSON.
 type Explain = Box<dyn Fn((&str, Option<&str>), &[u8]) -> (u16, Value) + Send + Sync>;
 
@@ -53,6 +91,10 @@ pub struct View {
     pub flags: Arc<Flags>,
     /// Name of the cores' driver.
     pub driver: &'static str,
+    /// Begins a reload; what comes of it comes later.
+    pub reload: Box<dyn Fn() -> oneshot::Receiver<Reloaded> + Send + Sync>,
+    /// What came of reloads.
+    pub reloads: Arc<Reloads>,
     /// Begins a drain.
     pub drain: Box<dyn Fn() + Send + Sync>,
     /// Explains the call in a body that a tenant means for a path: a status, and JSON. As long as
@@ -136,6 +178,7 @@ async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<B
             (view.drain)();
             text(200, "text/plain", "draining\n".to_owned())
         }
+        "/reload" if post => reload(view).await,
         "/replicas" if post => replicas::add(view, request).await,
         path if path.starts_with("/replicas/") && request.method() == Method::DELETE => {
             replicas::remove(view, &request).await
@@ -143,11 +186,20 @@ async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<B
         path if path.starts_with("/replicas/") => {
             text(405, "text/plain", "wrong method\n".to_owned())
         }
-        "/replicas" | "/metrics" | "/ready" | "/live" | "/status.json" | "/drain"
+        "/replicas" | "/metrics" | "/ready" | "/live" | "/status.json" | "/drain" | "/reload"
         | "/decisions" | "/snapshot" | "/explain" => {
             text(405, "text/plain", "wrong method\n".to_owned())
         }
         _ => text(404, "text/plain", "unknown path\n".to_owned()),
+    }
+}
+
+/// `POST /reload`: answers when it is done, or why nothing has changed.
+async fn reload(view: &View) -> Response<Full<Bytes>> {
+    match (view.reload)().await {
+        Ok(Ok(waiting)) => json(200, &json!({ "reloaded": true, "next_start": waiting })),
+        Ok(Err(why)) => json(400, &json!({ "reloaded": false, "error": why })),
+        Err(_) => json(503, &json!({ "reloaded": false, "error": "too many reloads at once" })),
     }
 }
 

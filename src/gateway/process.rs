@@ -14,7 +14,8 @@ use std::time::Duration;
 use super::core;
 use super::decisions::Decisions;
 use super::explain;
-use super::models;
+use super::models::Loaded;
+use super::reload::{self, Reloaded, Reloader, Reloads, Reopen};
 use super::shared::{Published, Shared};
 use super::side::Side;
 use super::supervise::Cores;
@@ -54,6 +55,7 @@ pub struct Gateway {
     /// What they run on.
     pub driver: Driver,
     flags: Arc<Flags>,
+    reloader: Reloader,
     stopped: mpsc::Receiver<()>,
     control: Option<JoinHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
@@ -66,6 +68,14 @@ impl Gateway {
     /// # Errors
     /// What cannot be had, in words for the operator.
     pub fn start(config: Config) -> Result<Gateway, String> {
+        Gateway::start_reloadable(config, None)
+    }
+
+    /// The same; a reload reads the configuration by `reopen`.
+    ///
+    /// # Errors
+    /// As [`Gateway::start`].
+    pub fn start_reloadable(config: Config, reopen: Option<Reopen>) -> Result<Gateway, String> {
         let config = Arc::new(config);
         let level = match config.log.level {
             config::LogLevel::Off => Level::Off,
@@ -85,8 +95,9 @@ impl Gateway {
         }
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
-        let models = models::load(&config, &log)?;
-        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, None, clock::now_ms()));
+        let mut loaded = Loaded::default();
+        let models = loaded.load(&config, &log)?;
+        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, clock::now_ms()));
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(|e| format!("cannot start a thread: {e}"))?;
         let readers = Side::start(cpus.len(), || ());
@@ -103,6 +114,7 @@ impl Gateway {
             side,
             readers,
             share: stats,
+            reloads: Arc::default(),
             loader,
             log,
             flags: Arc::clone(&flags),
@@ -120,7 +132,9 @@ impl Gateway {
         let supervisor = supervisor.map_err(|e| format!("cannot start a thread: {e}"))?;
         let (bound_tx, bound) = mpsc::channel();
         let control = std::thread::Builder::new().name("control".to_owned());
-        let control = control.spawn(move || control_thread(&shared, (share, wants), &bound_tx));
+        let (reloader, reloads) = reload::channel();
+        let parts = Parts { share, wants, reloader: reloader.clone(), reloads, reopen, loaded };
+        let control = control.spawn(move || control_thread(&shared, parts, &bound_tx));
         let control = control.map_err(|e| format!("cannot start a thread: {e}"))?;
         let admin = match config.server.admin {
             None => None,
@@ -132,7 +146,18 @@ impl Gateway {
         };
         let (control, supervisor) = (Some(control), Some(supervisor));
         let writer = Some(writer);
-        Ok(Gateway { addrs, admin, cores, driver, flags, stopped, control, supervisor, writer })
+        Ok(Gateway {
+            addrs,
+            admin,
+            cores,
+            driver,
+            flags,
+            reloader,
+            stopped,
+            control,
+            supervisor,
+            writer,
+        })
     }
 
     /// Begins a drain: not ready any more, then no new connections, open requests finish. A second
@@ -141,6 +166,21 @@ impl Gateway {
         if self.flags.draining.swap(true, Relaxed) {
             self.flags.stop_now.store(true, Relaxed);
         }
+    }
+
+    /// Reads the configuration again and goes on by it; waits for what comes of it. Not for a
+    /// thread of a runtime.
+    ///
+    /// # Errors
+    /// Why nothing has changed, in words for the operator.
+    pub fn reload(&self) -> Reloaded {
+        let answered = self.reloader.ask().blocking_recv();
+        answered.unwrap_or_else(|_| Err("too many reloads at once, or the end".to_owned()))
+    }
+
+    /// The same without waiting; the log tells what comes of it.
+    pub fn ask_for_reload(&self) {
+        drop(self.reloader.ask());
     }
 
     /// Waits until every core has ended after a drain, at most `patience`. True: they have.
@@ -208,9 +248,19 @@ fn cpus(config: &Config) -> Result<Vec<usize>, String> {
     }
 }
 
+/// What the control thread takes over.
+struct Parts {
+    share: Option<Share>,
+    wants: Wants,
+    reloader: Reloader,
+    reloads: Reloads,
+    reopen: Option<Reopen>,
+    loaded: Loaded,
+}
+
 fn control_thread(
     shared: &Arc<Shared>,
-    (share, wants): (Option<Share>, Wants),
+    parts: Parts,
     bound: &mpsc::Sender<std::io::Result<SocketAddr>>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -225,8 +275,16 @@ fn control_thread(
     local.block_on(&runtime, async {
         let config = Arc::clone(&shared.published.load().config);
         let (handle, orders) = registry::channel();
+        let Parts { share, wants, reloader, reloads, reopen, loaded } = parts;
         let members = registry(shared, &config);
         tokio::task::spawn_local(members.run(handle.clone(), orders, wants));
+        let serving = (reloads, reopen);
+        tokio::task::spawn_local(reload::serve(
+            Arc::clone(shared),
+            handle.clone(),
+            serving,
+            loaded,
+        ));
         tokio::task::spawn_local(keep_indexes(Arc::clone(shared)));
         if let Some(share) = share {
             let shared = Arc::clone(shared);
@@ -235,7 +293,7 @@ fn control_thread(
             });
         }
         if let Some(addr) = config.server.admin {
-            let view = Arc::new(view(shared, handle));
+            let view = Arc::new(view(shared, handle, reloader));
             let (bound, failed) = (bound.clone(), bound.clone());
             tokio::task::spawn_local(async move {
                 let tell = |addr| drop(bound.send(Ok(addr)));
@@ -248,7 +306,7 @@ fn control_thread(
     });
 }
 
-fn view(shared: &Arc<Shared>, registry: Handle) -> View {
+fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
     let published = Arc::clone(&shared.published);
     let flags = Arc::clone(&shared.flags);
     let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
@@ -259,6 +317,8 @@ fn view(shared: &Arc<Shared>, registry: Handle) -> View {
         share: Arc::clone(&shared.share),
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
+        reload: Box::new(move || reloader.ask()),
+        reloads: Arc::clone(&shared.reloads),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
         explain: Box::new(move |meant, body| explain::call(&asked, meant, body)),
         decisions: Box::new(move || explain::decisions(&decided)),
@@ -272,10 +332,9 @@ fn view(shared: &Arc<Shared>, registry: Handle) -> View {
 fn registry(shared: &Arc<Shared>, config: &Arc<Config>) -> Registry {
     let fleet = Arc::clone(&shared.published.load().fleet);
     let (publishing, logging) = (Arc::clone(shared), Arc::clone(shared));
-    let of = Arc::clone(config);
-    let publish = move |fleet| {
+    let publish = move |of: &Arc<Config>, fleet| {
         let old = publishing.published.load();
-        let published = Published::new(Arc::clone(&of), fleet, Some(&old));
+        let published = Published::new(Arc::clone(of), fleet, Some(&old));
         publishing.published.publish(published);
     };
     let log = move |tone, line: &str| match tone {

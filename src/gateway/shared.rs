@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::decisions::Decisions;
 use super::learned::Learned;
 use super::side::Side;
-use crate::admin::{Flags, Shard};
+use crate::admin::{Flags, Reloads, Shard};
 use crate::config::{Config, HalfClose, Retry, Timeouts};
 use crate::net::Driver;
 use crate::prompt::segments::SegmentCache;
@@ -151,6 +151,8 @@ pub(super) struct Shared {
     pub readers: Side<()>,
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
+    /// What came of reloads.
+    pub reloads: Arc<Reloads>,
     /// The way to what loads adapters.
     pub loader: Loader,
     /// Where log lines go.
