@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::server::View;
+use super::tenants;
 use crate::replicas::{Pool, Replica};
 use crate::runtime::clock;
 
@@ -39,6 +40,7 @@ pub(super) fn json(view: &View) -> Value {
         "reloads": view.reloads.counts().0,
         "reloaded_unix_ms": view.reloads.last_unix_ms(),
         "pools": pools,
+        "tenants": tenants::json(&(view.accounts)()),
     })
 }
 

@@ -111,3 +111,6 @@ pub struct SequenceStanding {
     /// How many more may start now.
     pub remaining: u64,
 }
+
+#[cfg(test)]
+mod tests;
