@@ -33,9 +33,10 @@
 //!   reserves its place before it starts.
 //! * The supervisor: the cores' threads. It serves nothing.
 //!
-//! Threads meet in [`runtime`] (snapshots, cells), in the atomics of a [`replicas::Replica`] and of
-//! a tenant's [`Account`](tenants::quota::Account), and in a pool's [`prefix::Index`], which all read and one at a time writes: who finds the writer
-//! busy leaves its entry in a queue. Nothing is written twice: a cell has one writer.
+//! Threads meet in [`runtime`] (snapshots, cells), in the atomics of a [`replicas::Replica`] and
+//! of a tenant's [`Account`](tenants::quota::Account), and in a pool's [`prefix::Index`], which all
+//! read and one at a time writes: who finds the writer busy leaves its entry in a queue. But for an
+//! account, which every core spends from, nothing is written twice: a cell has one writer.
 //!
 //! # Invariants
 //!

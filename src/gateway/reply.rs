@@ -113,6 +113,12 @@ fn context_message(context: u64, tokens: u64, output: Option<u64>, param: &str) 
     }
 }
 
+fn unknown_policy() -> Said<'static> {
+    let names = Policy::ALL.map(Policy::name).join(", ");
+    let message = format!("x-gateway-policy must be one of {names}.");
+    Said { param: Some("x-gateway-policy"), ..said(400, "invalid_value", message) }
+}
+
 /// What a budget does not allow.
 fn over_budget(refused: Refused, tokens: u64, sequences: u64) -> Said<'static> {
     match refused {
@@ -125,13 +131,15 @@ fn over_budget(refused: Refused, tokens: u64, sequences: u64) -> Said<'static> {
         }
         Refused::TooWide { in_flight_max } => {
             let message = format!(
-                "This request asks for {sequences} answers at once; {in_flight_max} may be under way."
+                "This request asks for {sequences} answers at once; {in_flight_max} may be under \
+                 way. Please reduce n."
             );
             said(400, "request_too_large_for_quota", message)
         }
         Refused::Tokens { retry_after_ms } => {
             let message = format!(
-                "Rate limit reached: this request may cost {tokens} tokens. Please try again in {}.",
+                "Rate limit reached: this request may cost {tokens} tokens. \
+                 Please try again in {}.",
                 quota::duration(retry_after_ms)
             );
             said(429, "rate_limit_exceeded", message)
@@ -173,11 +181,7 @@ impl Failure {
                 let said = said(400, error.code.as_str(), error.message.as_str());
                 Said { param: error.param, ..said }
             }
-            Failure::UnknownPolicy => {
-                let names = Policy::ALL.map(Policy::name).join(", ");
-                let message = format!("x-gateway-policy must be one of {names}.");
-                Said { param: Some("x-gateway-policy"), ..said(400, "invalid_value", message) }
-            }
+            Failure::UnknownPolicy => unknown_policy(),
             Failure::ModelNotFound(model) => {
                 let message =
                     format!("The model `{model}` does not exist or you do not have access to it.");

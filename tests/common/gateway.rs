@@ -19,6 +19,8 @@ pub(crate) const AUTH: &str = "Authorization: Bearer sk-test\r\n";
 /// What differs from the usual bed.
 pub(crate) struct Settings {
     pub(crate) driver: &'static str,
+    /// The value of `cores`: one of them unless a test is about several.
+    pub(crate) cores: &'static str,
     /// Lines for `[server]`.
     pub(crate) server: String,
     /// Lines for `[[pool]]`.
@@ -32,11 +34,11 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         let [server, pool, tenant, more] = std::array::from_fn(|_| String::new());
-        Settings { driver: "auto", server, pool, tenant, more }
+        Settings { driver: "auto", cores: "[0]", server, pool, tenant, more }
     }
 }
 
-/// A running gateway with one pool `p` (model `base`, alias `m`) and one core.
+/// A running gateway with one pool `p` (model `base`, alias `m`), by default on one core.
 pub(crate) struct Bed {
     pub(crate) addr: SocketAddr,
     pub(crate) admin: SocketAddr,
@@ -67,10 +69,10 @@ impl Bed {
     pub(crate) fn unready(engines: &[SocketAddr], settings: Settings) -> Bed {
         let dir = tempfile::tempdir().expect("folder");
         let usage = dir.path().join("usage.jsonl");
-        let Settings { driver, server, pool, tenant, more } = settings;
+        let Settings { driver, cores, server, pool, tenant, more } = settings;
         let replicas: Vec<_> = engines.iter().map(|addr| format!("\"http://{addr}\"")).collect();
         let text = format!(
-            "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\ncores = [0]\n\
+            "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\ncores = {cores}\n\
              driver = \"{driver}\"\n{server}\n\
              [[pool]]\nname = \"p\"\nmodel = \"base\"\naliases = [\"m\"]\n\
              replicas = [{}]\n{pool}\n\
