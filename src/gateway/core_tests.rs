@@ -45,6 +45,7 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
         side: Side::start(1, || SegmentCache::new(1 << 20)).expect("threads"),
         readers: Side::start(1, || ()).expect("threads"),
         share: Arc::default(),
+        reloads: Arc::default(),
         log: Log::new(Level::Off, false),
         flags: Arc::default(),
     };

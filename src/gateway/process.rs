@@ -77,15 +77,7 @@ impl Gateway {
     /// As [`Gateway::start`].
     pub fn start_reloadable(config: Config, reopen: Option<Reopen>) -> Result<Gateway, String> {
         let config = Arc::new(config);
-        let level = match config.log.level {
-            config::LogLevel::Off => Level::Off,
-            config::LogLevel::Error => Level::Error,
-            config::LogLevel::Warn => Level::Warn,
-            config::LogLevel::Info => Level::Info,
-            config::LogLevel::Debug | config::LogLevel::Trace => Level::Debug,
-        };
-        let log = Log::new(level, config.log.format == config::LogFormat::Json);
-        config.warnings.iter().for_each(|warning| log.warn(warning));
+        let log = log(&config);
         let driver = driver(&config, &log)?;
         let cpus = cpus(&config)?;
         let (usage, writer) = UsageWriter::start(&config.usage)
@@ -99,9 +91,8 @@ impl Gateway {
         let models = loaded.load(&config, &log)?;
         let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, clock::now_ms()));
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
-            .map_err(|e| format!("cannot start a thread: {e}"))?;
-        let readers = Side::start(cpus.len(), || ());
-        let readers = readers.map_err(|e| format!("cannot start a thread: {e}"))?;
+            .map_err(no_thread)?;
+        let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let (loader, wants) = adapters::channel();
@@ -124,18 +115,14 @@ impl Gateway {
             .map_err(|e| format!("cannot listen on {:?}: {e}", config.server.listen))?;
         let addrs = started.addrs().to_vec();
         let (stopped_tx, stopped) = mpsc::channel();
-        let supervisor = std::thread::Builder::new().name("supervisor".to_owned());
-        let supervisor = supervisor.spawn(move || {
+        let supervisor = thread("supervisor", move || {
             started.watch();
             let _ = stopped_tx.send(());
-        });
-        let supervisor = supervisor.map_err(|e| format!("cannot start a thread: {e}"))?;
+        })?;
         let (bound_tx, bound) = mpsc::channel();
-        let control = std::thread::Builder::new().name("control".to_owned());
         let (reloader, reloads) = reload::channel();
         let parts = Parts { share, wants, reloader: reloader.clone(), reloads, reopen, loaded };
-        let control = control.spawn(move || control_thread(&shared, parts, &bound_tx));
-        let control = control.map_err(|e| format!("cannot start a thread: {e}"))?;
+        let control = thread("control", move || control_thread(&shared, parts, &bound_tx))?;
         let admin = match config.server.admin {
             None => None,
             Some(addr) => match bound.recv() {
@@ -144,8 +131,6 @@ impl Gateway {
                 Err(_) => return Err("the control thread ended".to_owned()),
             },
         };
-        let (control, supervisor) = (Some(control), Some(supervisor));
-        let writer = Some(writer);
         Ok(Gateway {
             addrs,
             admin,
@@ -154,9 +139,9 @@ impl Gateway {
             flags,
             reloader,
             stopped,
-            control,
-            supervisor,
-            writer,
+            control: Some(control),
+            supervisor: Some(supervisor),
+            writer: Some(writer),
         })
     }
 
@@ -216,6 +201,27 @@ impl Drop for Gateway {
         self.flags.stop_now.store(true, Relaxed);
         self.end();
     }
+}
+
+fn log(config: &Config) -> Log {
+    let level = match config.log.level {
+        config::LogLevel::Off => Level::Off,
+        config::LogLevel::Error => Level::Error,
+        config::LogLevel::Warn => Level::Warn,
+        config::LogLevel::Info => Level::Info,
+        config::LogLevel::Debug | config::LogLevel::Trace => Level::Debug,
+    };
+    let log = Log::new(level, config.log.format == config::LogFormat::Json);
+    config.warnings.iter().for_each(|warning| log.warn(warning));
+    log
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, String> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(no_thread)
+}
+
+fn no_thread(error: std::io::Error) -> String {
+    format!("cannot start a thread: {error}")
 }
 
 fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
