@@ -37,6 +37,11 @@ pub(super) fn follow(
     registry: Handle,
     report: Rc<Report>,
 ) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+    state.source.begin(pool.discover.as_ref().map(|discover| match discover {
+        Discover::File(_) => "file",
+        Discover::Dns(_) => "dns",
+        Discover::Kubernetes(_) => "kubernetes",
+    }));
     let discover = pool.discover.clone()?;
     let outlet = Outlet {
         at,
@@ -48,11 +53,6 @@ pub(super) fn follow(
         trouble: None,
         failures: 0,
     };
-    state.source.begin(match discover {
-        Discover::File(_) => "file",
-        Discover::Dns(_) => "dns",
-        Discover::Kubernetes(_) => "kubernetes",
-    });
     Some(match discover {
         Discover::File(path) => Box::pin(file::follow(path, outlet)),
         Discover::Dns(name) => Box::pin(dns::follow(name, outlet)),
