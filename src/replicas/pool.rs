@@ -356,7 +356,7 @@ mod tests {
     fn what_is_past_the_limit_has_no_lane_and_is_counted() {
         let text = "[[pool]]\nname = \"p\"\ndiscover = { file = \"none\" }\n";
         let config = config::Config::from_text("test.toml", text).unwrap();
-        let fleet = super::super::Fleet::new(&config, 1, &HashMap::new(), None, 0);
+        let fleet = super::super::Fleet::new(&config, 1, &HashMap::new(), 0);
         let mut pool = fleet.pools[0].with_members(&[], 0);
         assert_eq!(pool.lanes_missing(), 0);
         pool.replicas = vec![replica("a"); LANES_MAX / 8 + 1];
