@@ -65,10 +65,8 @@ fn results(asked: &Question, sheet: &mut Sheet) {
         let how = "mean output / what all replicas make".to_owned();
         result("load_percent", "mean load", "%", number(mean, 1), how);
     }
-    let (year_api, year_own) = (
-        asked.tokens_day * 365.0 * asked.api_price() / 1e6,
-        asked.own_day(replicas) * 365.0,
-    );
+    let (year_api, year_own) =
+        (asked.tokens_day * 365.0 * asked.api_price() / 1e6, asked.own_day(replicas) * 365.0);
     let how = format!(
         "{} x {:.3} + {} x {:.3}",
         asked.api_input,
@@ -96,7 +94,8 @@ fn results(asked: &Question, sheet: &mut Sheet) {
     }
     let how = "tokens a day x 365 x API, mixed".to_owned();
     result("api_year", "API", "$/year", number(year_api, 0), how);
-    let how = format!("{replicas:.0} x {} x {} x 8,760 h + other", asked.gpus_a_replica, asked.gpu_hour);
+    let how =
+        format!("{replicas:.0} x {} x {} x 8,760 h + other", asked.gpus_a_replica, asked.gpu_hour);
     result("own_year", "self-hosted", "$/year", number(year_own, 0), how);
     let saving = number((1.0 - year_own / year_api) * 100.0, 1);
     let how = "1 - self-hosted / API, without setup and growth".to_owned();
@@ -204,7 +203,8 @@ pub fn documents() -> Sheet {
     });
     sheet.tables.push(Table {
         key: "tco",
-        title: "Twelve months, in dollars, by M tokens a day (the blueprint's empty table 5.3)".into(),
+        title: "Twelve months, in dollars, by M tokens a day (the blueprint's empty table 5.3)"
+            .into(),
         columns: vec![
             ("mtok_day", "M tok/day"),
             ("api_all_input", "API, all input"),
@@ -246,7 +246,12 @@ fn slips(year: OfMix<'_>, volume: OfMix<'_>) -> Table {
         slip(
             "API, 100 M tokens a day",
             "$1.12 M a year",
-            format!("{} to {}, {} at 3:1", k(year(100.0, 0.0)), k(year(100.0, 1.0)), k(year(100.0, MIX))),
+            format!(
+                "{} to {}, {} at 3:1",
+                k(year(100.0, 0.0)),
+                k(year(100.0, 1.0)),
+                k(year(100.0, MIX))
+            ),
             "volume x 365 x price",
         ),
         slip(
@@ -279,7 +284,12 @@ fn slips(year: OfMix<'_>, volume: OfMix<'_>) -> Table {
         ),
         slip("the article's fleet", "$2,600/h", format!("{} a year", m(fleet_year)), "x 8,760 h"),
         slip("  20 % of it", "$12.5 M a year", m(fleet_year * 0.2), "$12.5 M are 55 %"),
-        slip("  a GPU-hour of it", "-", format!("${:.2}", 2600.0 / 80.0), "80 A100: ten times market"),
+        slip(
+            "  a GPU-hour of it",
+            "-",
+            format!("${:.2}", 2600.0 / 80.0),
+            "80 A100: ten times market",
+        ),
         slip(
             "  its output, 1.5 M tokens a minute",
             "< $9 and < $0.80 a million",

@@ -46,12 +46,8 @@ fn the_blueprints_year_is_reckoned_anew() {
 fn the_articles_fleet_costs_what_it_costs() {
     // $2,600/h for 80 GPUs: $32.50 each; at 1.5 M output tokens a minute $28.9 a million.
     let tps = 1.5e6 / 60.0;
-    let asked = Question {
-        gpu_hour: 32.5,
-        gpus_a_replica: 80.0,
-        replica_tps: Some(tps),
-        ..blueprint()
-    };
+    let asked =
+        Question { gpu_hour: 32.5, gpus_a_replica: 80.0, replica_tps: Some(tps), ..blueprint() };
     let price = asked.full_load_price().expect("known");
     assert!((price - 28.89).abs() < 0.01, "{price}");
     // $9 takes 80 k output tokens a second.

@@ -101,8 +101,7 @@ impl Pool {
         let within = |run: &Outcome| {
             run.ttft_ok_ratio >= self.ttft_share && run.tpot_ok_ratio >= CAPACITY_RATIOS.1
         };
-        let found =
-            capacity::capacity_where(&scenario, policy, first, &workload, tick, within);
+        let found = capacity::capacity_where(&scenario, policy, first, &workload, tick, within);
         let rate = if found > 0.0 { found } else { first };
         let mut replay = Outcome::of(&scenario, &workload(rate), policy, tick);
         replay.capacity_rps = Some(found);

@@ -32,6 +32,7 @@ pub mod gpus;
 pub mod html;
 pub mod mix;
 pub mod outcome;
+pub mod page;
 pub mod pd;
 pub mod pd_sheet;
 pub mod presets;

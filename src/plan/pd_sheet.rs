@@ -45,7 +45,11 @@ fn inputs(asked: &Question, names: (&str, &str, &str), sheet: &mut Sheet) {
     let hit = number(asked.load.hit, 2);
     sheet.input(("hit", "of a prompt cached", ""), hit, "--hit, where it is prefilled");
     let share = number(asked.link_share, 2);
-    sheet.input(("link_share", "of the link reached", ""), share, "--link-share, a guess to measure");
+    sheet.input(
+        ("link_share", "of the link reached", ""),
+        share,
+        "--link-share, a guess to measure",
+    );
     let handover = number(asked.handover_ms, 1);
     sheet.input(("handover_ms", "hand-over", "ms"), handover, "--handover-ms, a guess to measure");
     let ttft = number(asked.slo.ttft_limit_ms(asked.load.prompt_tokens as u64), 0);

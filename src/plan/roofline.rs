@@ -35,9 +35,9 @@ pub fn engine(asked: &Question) -> EngineParams {
     let experts = asked.weights.bytes() * p.experts;
     let dense_ms = |tokens: u64| {
         // Of the experts those are read that a token of the step goes to.
-        let touched = shape.experts.map_or(0.0, |e| {
-            1.0 - (1.0 - e.a_token as f64 / e.all as f64).powf(tokens as f64)
-        });
+        let touched = shape
+            .experts
+            .map_or(0.0, |e| 1.0 - (1.0 - e.a_token as f64 / e.all as f64).powf(tokens as f64));
         let read = (all - experts * (1.0 - touched)) / gpus / (gpu.memory_bytes_s * READ_SHARE);
         let computed = 2.0 * p.active * tokens as f64 / gpus / (flops * DENSE_SHARE);
         let element_ms = REDUCE_ELEMENT_MS * REDUCE_LINK / gpu.link_bytes_s;

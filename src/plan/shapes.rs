@@ -224,15 +224,20 @@ impl Config<'_> {
 
     fn attention(&self, hidden: u64, heads: u64) -> Result<Attention, String> {
         if self.is_set("kv_lora_rank") {
-            let elements = self.need("kv_lora_rank")?.saturating_add(self.need("qk_rope_head_dim")?);
+            let elements =
+                self.need("kv_lora_rank")?.saturating_add(self.need("qk_rope_head_dim")?);
             return Ok(Attention::Latent { elements });
         }
-        let kv_heads =
-            if self.is_set("num_key_value_heads") { self.need("num_key_value_heads")? } else { heads };
+        let kv_heads = if self.is_set("num_key_value_heads") {
+            self.need("num_key_value_heads")?
+        } else {
+            heads
+        };
         if kv_heads > heads || heads % kv_heads != 0 {
             return Err(format!("{heads} heads do not share {kv_heads} KV heads"));
         }
-        let head_dim = if self.is_set("head_dim") { self.need("head_dim")? } else { hidden / heads };
+        let head_dim =
+            if self.is_set("head_dim") { self.need("head_dim")? } else { hidden / heads };
         if head_dim == 0 {
             return Err(format!("{heads} heads in {hidden} elements"));
         }

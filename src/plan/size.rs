@@ -156,8 +156,7 @@ impl Question {
     /// The larger of a forward pass over a full step and of sampling for all sequences.
     fn activation_bytes(&self) -> f64 {
         let shape = &self.shape;
-        let sampling =
-            SAMPLING_BYTES * self.sequences_max as f64 * shape.vocabulary as f64;
+        let sampling = SAMPLING_BYTES * self.sequences_max as f64 * shape.vocabulary as f64;
         let wide = 2.0 * shape.feed_forward as f64 / self.gpus.max(1) as f64;
         let forward = self.step_tokens_max as f64 * 2.0 * (wide + 4.0 * shape.hidden as f64);
         sampling.max(forward)

@@ -1,9 +1,7 @@
 //! The sheet of `plan size`: the engine's reckoning, rules of thumb beside it, and warnings.
 
 use super::sheet::{Cell, Sheet, Table, number, words};
-use super::size::{
-    GIB, Question, Size, THUMB_OVERHEAD, WeightType, thumb_sequences, two_digits,
-};
+use super::size::{GIB, Question, Size, THUMB_OVERHEAD, WeightType, thumb_sequences, two_digits};
 
 /// From this share of the cache on, one request is a warning.
 const SHARE_WARNED: f64 = 0.5;
