@@ -55,8 +55,6 @@ const LOAD: f64 = 0.8;
 const SLOTS: f64 = 4.0;
 /// An adapter for which no slot is free waits until another's last request ends.
 const NO_SLOT: f64 = 50.0;
-/// Most by which a replica that starts is dearer.
-const RAMP_MAX: f64 = 20.0;
 
 /// Names of the terms of the cost, in the order of [`Scored::terms`].
 pub(super) const TERMS: [&str; 5] = ["work", "ttft", "late", "kv", "adapter"];
@@ -81,7 +79,6 @@ pub(super) struct Scored {
     free: f64,
     /// Requests there, by weight.
     crowd: f64,
-    ramp: f64,
     terms: [f64; 5],
     pub(super) cost: f64,
 }
@@ -141,7 +138,7 @@ pub(super) fn score(
     request: &Request,
     view: &impl FleetView,
     tables: &Tables,
-    echoes: &mut Echoes,
+    (echoes, now_us): (&mut Echoes, u64),
     scored: &mut Vec<Scored>,
 ) {
     scored.clear();
@@ -149,7 +146,7 @@ pub(super) fn score(
     // that knowledge, the engines are asked all the same.
     for roomy in [true, false] {
         if scored.is_empty() {
-            gather(request, view, tables, echoes, (roomy, &mut *scored));
+            gather(request, view, tables, (&mut *echoes, now_us), (roomy, &mut *scored));
         }
     }
 }
@@ -158,7 +155,7 @@ fn gather(
     request: &Request,
     view: &impl FleetView,
     tables: &Tables,
-    echoes: &mut Echoes,
+    (echoes, now_us): (&mut Echoes, u64),
     (roomy, scored): (bool, &mut Vec<Scored>),
 ) {
     let predictor = Predictor::new(tables, request);
@@ -172,7 +169,7 @@ fn gather(
             continue;
         }
         if lags {
-            echoes.add_to(index, &mut candidate);
+            echoes.add_to(index, &mut candidate, now_us);
         }
         let times = predictor.times(&candidate);
         let weight = positive(candidate.weight, 1.0).clamp(1.0 / WEIGHT_MAX, WEIGHT_MAX);
@@ -191,7 +188,6 @@ fn gather(
             step: times.tpot_ms / tpot_limit_ms * free / weight,
             free,
             crowd: candidate.decodes.saturating_add(candidate.pending_requests) as f64 / weight,
-            ramp: candidate.ramp,
             terms: [0.0, 0.0, 0.0, KV * (kv - KV_FROM).max(0.0), adapter],
             cost: 0.0,
         };
@@ -247,21 +243,12 @@ impl Means {
         let work_ms = one.times.prefill_ms + one.times.decode_ms;
         let late = (one.ttft - LATE_FROM).max(0.0);
         let late = late + (late.min(LATE_MAX_LONG) - late) * longness;
-        let work_cost = work_ms * self.per_limit * pressure * self.slow_start(one);
+        let work_cost = work_ms * self.per_limit * pressure;
         let [work, ttft, lateness, ..] = &mut one.terms;
         *work = work_cost;
         *ttft = TTFT * squared(one.ttft);
         *lateness = LATE * late;
         one.cost = one.terms.iter().sum();
-    }
-
-    /// A replica that starts may have its share of the fleet's mean crowd; above, it is dearer.
-    fn slow_start(&self, one: &Scored) -> f64 {
-        let ramp = positive(one.ramp, 1.0).max(1e-3);
-        if ramp >= 1.0 {
-            return 1.0;
-        }
-        ((one.crowd + 1.0) / (ramp * (self.crowd + 1.0))).clamp(1.0, RAMP_MAX)
     }
 }
 
