@@ -57,6 +57,7 @@ pub(super) fn run(args: Args) -> ExitCode {
 }
 
 /// Waits for the end: SIGTERM or Ctrl-C drains, a second one ends at once; `POST /drain` likewise.
+/// SIGHUP opens the usage log anew.
 fn wait(gateway: &Gateway) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else {
@@ -65,15 +66,17 @@ fn wait(gateway: &Gateway) {
     };
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
-        let (mut term, mut int) =
-            match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-                (Ok(term), Ok(int)) => (term, int),
-                _ => return,
-            };
+        let on = |kind| signal(kind);
+        let (Ok(mut term), Ok(mut int), Ok(mut hup)) =
+            (on(SignalKind::terminate()), on(SignalKind::interrupt()), on(SignalKind::hangup()))
+        else {
+            return;
+        };
         loop {
             tokio::select! {
                 _ = term.recv() => gateway.drain(),
                 _ = int.recv() => gateway.drain(),
+                _ = hup.recv() => gateway.reopen_usage(),
                 () = tokio::time::sleep(Duration::from_millis(100)) => {}
             }
             if gateway.wait(Duration::ZERO) {

@@ -30,7 +30,7 @@ use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
-use crate::usage::UsageWriter;
+use crate::usage::{UsageSink, UsageWriter};
 
 /// After readiness is gone, load balancers get this long to notice before listeners close.
 const NOTICE: Duration = Duration::from_millis(500);
@@ -54,6 +54,7 @@ pub struct Gateway {
     /// What they run on.
     pub driver: Driver,
     flags: Arc<Flags>,
+    usage: UsageSink,
     stopped: mpsc::Receiver<()>,
     control: Option<JoinHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
@@ -80,9 +81,11 @@ impl Gateway {
         let cpus = cpus(&config)?;
         let (usage, writer) = UsageWriter::start(&config.usage)
             .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
+        writer.notes().iter().for_each(|note| log.warn(note));
         if config.usage.path == "none" {
             log.warn("usage.path is \"none\": no usage records are kept");
         }
+        let sink = usage.clone();
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
         let models = models::load(&config, &log)?;
@@ -130,9 +133,24 @@ impl Gateway {
                 Err(_) => return Err("the control thread ended".to_owned()),
             },
         };
-        let (control, supervisor) = (Some(control), Some(supervisor));
-        let writer = Some(writer);
-        Ok(Gateway { addrs, admin, cores, driver, flags, stopped, control, supervisor, writer })
+        let (control, supervisor, writer) = (Some(control), Some(supervisor), Some(writer));
+        Ok(Gateway {
+            addrs,
+            admin,
+            cores,
+            driver,
+            flags,
+            usage: sink,
+            stopped,
+            control,
+            supervisor,
+            writer,
+        })
+    }
+
+    /// Has the usage log opened anew, as after somebody renamed it.
+    pub fn reopen_usage(&self) {
+        self.usage.reopen();
     }
 
     /// Begins a drain: not ready any more, then no new connections, open requests finish. A second

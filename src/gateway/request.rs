@@ -1,5 +1,5 @@
 //! THE PATH of a request, stage by stage. Each stage hands a value to the next, so that one cannot
-//! be skipped: head -> endpoint -> tenant -> body -> call -> served name -> prompt -> record slot
+//! be skipped: head -> endpoint -> tenant -> record slot -> body -> call -> served name -> prompt
 //! -> exchange -> outcome -> usage record.
 
 use std::rc::Rc;
@@ -56,6 +56,7 @@ async fn stages(
         return local::send(core, client, head, &answer?, ticket).await;
     }
     ticket.caller(endpoint, tenant.key_id, published.tenant(tenant));
+    ticket.reserve()?;
     let policy = head.policy.map(|span| span.of(client.inbox.filled()));
     let policy = published.policy(tenant, policy).ok_or(Failure::UnknownPolicy)?;
     plain_body(client, head)?;
@@ -80,7 +81,6 @@ async fn stages(
     ticket.stage_ended(Stage::Tokenize);
     let what = (endpoint, &call, policy, tenant);
     let plan = Plan::new(client, head, what, edits, body, served, published)?;
-    ticket.reserve()?;
     let exchange = upstream::open(core, client, &plan, ticket).await?;
     relay::run(core, client, &plan, exchange, ticket).await
 }
