@@ -66,10 +66,11 @@ fn wait(gateway: &Gateway) {
     };
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
-        let on = |kind| signal(kind);
-        let (Ok(mut term), Ok(mut int), Ok(mut hup)) =
-            (on(SignalKind::terminate()), on(SignalKind::interrupt()), on(SignalKind::hangup()))
-        else {
+        let (Ok(mut term), Ok(mut int), Ok(mut hup)) = (
+            signal(SignalKind::terminate()),
+            signal(SignalKind::interrupt()),
+            signal(SignalKind::hangup()),
+        ) else {
             return;
         };
         loop {

@@ -8,11 +8,15 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 /// Borrows the descriptor of a runtime socket for as long as the socket is borrowed.
 pub(super) fn fd<T: AsRawFd>(socket: &T) -> BorrowedFd<'_> {
@@ -46,7 +50,7 @@ impl SharedWords {
         else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        fallocate(file, FallocateFlags::empty(), 0, bytes as u64)?;
+        allocate(file, bytes as u64)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a fresh range, so that no memory of ours is replaced.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0) };
@@ -60,6 +64,21 @@ impl SharedWords {
         // SAFETY: the mapping has so many words, begins at a page, hence aligned, and lives as long
         // as `self`; any bits are a valid word, and who else maps the file changes it atomically.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
+    }
+}
+
+/// Gives the file so many bytes of room, which an empty file gets as zeros.
+fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        // Some file systems can only be written to (NFS 3, ZFS).
+        Err(Errno::OPNOTSUPP) => {
+            for at in (file.metadata()?.len()..bytes).step_by(ZEROS.len()) {
+                let n = ZEROS.len().min((bytes - at) as usize);
+                file.write_all_at(ZEROS.get(..n).unwrap_or_default(), at)?;
+            }
+            Ok(())
+        }
+        done => Ok(done?),
     }
 }
 
@@ -80,7 +99,6 @@ mod tests {
     /// The safe twin: the same bytes by reading and writing the file.
     #[test]
     fn words_are_the_bytes_of_the_file_both_ways() {
-        use std::os::unix::fs::FileExt;
         let file = tempfile::tempfile().unwrap();
         let map = SharedWords::of(&file, 1000).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 8000);

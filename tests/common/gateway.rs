@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     pub(crate) server: String,
     /// Lines for `[[pool]]`.
     pub(crate) pool: String,
+    /// Lines of `[usage]`, in place of a log in a folder that vanishes.
+    pub(crate) usage: Option<String>,
     /// Whole further sections.
     pub(crate) more: String,
 }
@@ -29,7 +31,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         let [server, pool, more] = std::array::from_fn(|_| String::new());
-        Settings { driver: "auto", server, pool, more }
+        Settings { driver: "auto", server, pool, usage: None, more }
     }
 }
 
@@ -62,24 +64,24 @@ impl Bed {
     /// As [`Bed::start`], without the wait: for engines that answer no probe.
     pub(crate) fn unready(engines: &[SocketAddr], settings: Settings) -> Bed {
         let dir = tempfile::tempdir().expect("folder");
-        let usage = dir.path().join("usage.jsonl");
-        let Settings { driver, server, pool, more } = settings;
+        let log = dir.path().join("usage.jsonl");
+        let Settings { driver, server, pool, usage, more } = settings;
+        let usage = usage.unwrap_or_else(|| format!("path = \"{}\"", log.display()));
         let replicas: Vec<_> = engines.iter().map(|addr| format!("\"http://{addr}\"")).collect();
         let text = format!(
             "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\ncores = [0]\n\
              driver = \"{driver}\"\n{server}\n\
              [[pool]]\nname = \"p\"\nmodel = \"base\"\naliases = [\"m\"]\n\
              replicas = [{}]\n{pool}\n\
-             [usage]\npath = \"{}\"\n[log]\nlevel = \"off\"\n\
+             [usage]\n{usage}\n[log]\nlevel = \"off\"\n\
              [[tenant]]\nid = \"acme\"\nkeys = [\"{}\"]\n{more}\n",
             replicas.join(", "),
-            usage.display(),
             KeyDigest::of(KEY.as_bytes()).to_text(),
         );
         let config = Config::from_text("test.toml", &text).expect("configuration");
         let gateway = Gateway::start(config).expect("gateway");
         let admin = gateway.admin.expect("admin");
-        Bed { addr: gateway.addrs[0], admin, gateway, usage, _dir: dir }
+        Bed { addr: gateway.addrs[0], admin, gateway, usage: log, _dir: dir }
     }
 
     /// Waits for the first `n` usage records; more than `n` fail.
