@@ -70,8 +70,9 @@ impl Process {
 fn engine() -> (Engine, mpsc::Sender<()>) {
     let (go, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
-    let answer = "{\"id\":\"c\",\"object\":\"chat.completion\",\"model\":\"base\",\"choices\":[{\"index\":0,\
-                  \"message\":{\"role\":\"assistant\",\"content\":\"hello\"},\"finish_reason\":\"stop\"}],\
+    let answer = "{\"id\":\"c\",\"object\":\"chat.completion\",\"model\":\"base\",\
+                  \"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\
+                  \"content\":\"hello\"},\"finish_reason\":\"stop\"}],\
                   \"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2,\"total_tokens\":7}}";
     let engine = Engine::start(move |request, wire| {
         if find(&request.body, b"\"stream\":true").is_none() {

@@ -8,9 +8,9 @@
 //! thread keeps would miss whatever began in its last milliseconds, or while it waits for a disk.
 //!
 //! When a request ends, its record goes into the place too, so that what a kill finds on its way to
-//! the log, behind a disk that takes its time, is still recorded by the next start. Before a line is
-//! written its place is marked with the line's hash: a kill in the middle of a batch is decided by
-//! the log itself, which has a line in full or has not.
+//! the log, behind a disk that takes its time, is still recorded by the next start. Before a line
+//! is written its place is marked with the line's hash: a kill in the middle of a batch is decided
+//! by the log itself, which has a line in full or has not.
 //!
 //! Used by all cores and the writer thread; lock-free. The file's name, lock and life are
 //! `recover`'s business.
