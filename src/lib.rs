@@ -30,7 +30,8 @@
 //! * The side threads: renders and encodings that would hold a core too long, by a bounded queue.
 //!   Tokenizers and templates themselves are read-only and shared by all.
 //! * The usage writer: the usage log. It never blocks a core: the ring is bounded, and a request
-//!   reserves its place before it starts.
+//!   reserves its place before it starts; also in a table that outlives the process, so that a kill
+//!   loses no record. A thread beside it copies records to a stream, if one is set.
 //! * The supervisor: the cores' threads. It serves nothing.
 //!
 //! Threads meet in [`runtime`] (snapshots, cells), in the atomics of a [`replicas::Replica`] and
@@ -55,8 +56,8 @@
 //! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench`, `gateway`, `routing`, `admin`,
 //! `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants` and `usage`, `sse` and `http1` and
 //! `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds it). `http1`, `sse`, `zmtp`, `openai`,
-//! `prompt`, `prefix`, `engine`, `routing`, `plan`, `usage::record` and the accounts of
-//! `tenants::quota` do no I/O and read no clock: `plan` runs them in virtual time.
+//! `prompt`, `prefix`, `engine`, `routing`, `plan`, `usage::record`, `usage::sum` and the accounts
+//! of `tenants::quota` do no I/O and read no clock: `plan` runs them in virtual time.
 //!
 //! # Deliberately absent
 //!

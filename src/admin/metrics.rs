@@ -202,8 +202,14 @@ fn reloads(page: &mut Page, view: &View) {
 fn usage(page: &mut Page, view: &View) {
     let counts = view.usage.counters();
     page.family("expedite_usage_records_total", "counter", "Usage records by what became of them.");
-    let results =
-        [("written", counts.written), ("dropped", counts.dropped), ("failed", counts.failed)];
+    let results = [
+        ("written", counts.written),
+        ("dropped", counts.dropped),
+        ("failed", counts.failed),
+        ("open", counts.open),
+        ("streamed", counts.streamed),
+        ("stream_dropped", counts.stream_dropped),
+    ];
     for (result, n) in results {
         page.value("expedite_usage_records_total", &[("result", result)], n);
     }

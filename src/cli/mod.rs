@@ -12,6 +12,7 @@ mod plan;
 mod serve;
 mod sim;
 mod tokens;
+mod usage;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -40,6 +41,7 @@ enum Command {
     Serve(serve::Args),
     Sim(sim::Args),
     Tokens(tokens::Args),
+    Usage(usage::Args),
 }
 
 /// Runs the command that argv names.
@@ -55,6 +57,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Tokens(args) => tokens::run(args),
+        Command::Usage(args) => usage::run(args),
     }
 }
 

@@ -27,8 +27,9 @@ const PURE: [&str; 10] = [
     "engine",
     "plan",
 ];
-const PURE_FILES: [&str; 12] = [
+const PURE_FILES: [&str; 13] = [
     "src/usage/record.rs",
+    "src/usage/sum.rs",
     "src/replicas/events/check.rs",
     "src/replicas/events/decode.rs",
     "src/replicas/events/map.rs",
