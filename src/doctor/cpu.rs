@@ -21,6 +21,8 @@ pub(super) struct Facts {
     pub siblings: Vec<(usize, Vec<usize>)>,
     /// NUMA nodes and their CPUs.
     pub nodes: Vec<(usize, Vec<usize>)>,
+    /// `kernel.numa_balancing`.
+    pub balancing: Option<u64>,
 }
 
 /// The CPUs that this process may use.
@@ -54,6 +56,7 @@ impl Facts {
             idle: cores.iter().filter_map(|cpu| slowest(tree, *cpu)).collect(),
             siblings: cores.iter().filter_map(sharing).collect(),
             nodes: nodes(tree),
+            balancing: tree.number("proc/sys/kernel/numa_balancing"),
         }
     }
 }
@@ -88,6 +91,15 @@ pub(super) fn judge(facts: &Facts, wish: &Wish) -> Vec<Finding> {
     isolation(facts, wish, &mut found);
     siblings(facts, wish, &mut found);
     numa(facts, wish, &mut found);
+    match facts.balancing {
+        None => found.unknown("numa-balancing", "this kernel has none, or it cannot be read"),
+        Some(n) if n > 0 && facts.nodes.len() > 1 => found.warn(
+            "numa-balancing",
+            "on: pages are unmapped to see who uses them, which stops pinned cores for nothing",
+            "sysctl -w kernel.numa_balancing=0",
+        ),
+        Some(_) => found.ok("numa-balancing", "off, or nothing to balance"),
+    }
     found.all
 }
 

@@ -17,6 +17,7 @@ fn facts() -> Facts {
         idle: vec![(0, "C1".to_owned(), 2)],
         siblings: vec![(0, vec![0, 4]), (1, vec![1, 5])],
         nodes: vec![(0, vec![0, 1, 4, 5]), (1, vec![2, 3, 6, 7])],
+        balancing: Some(0),
     }
 }
 

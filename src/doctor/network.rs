@@ -83,6 +83,7 @@ pub(super) fn judge(facts: &Facts, wish: &Wish) -> Vec<Finding> {
     }
     for card in &facts.cards {
         queues(card, wish, &mut found);
+        rps(card, &mut found);
         interrupts(card, wish, &mut found);
         xps(card, &mut found);
         node(card, facts, wish, &mut found);
@@ -112,6 +113,15 @@ fn queues(card: &Card, wish: &Wish, found: &mut Findings) {
             mask(&wish.cores),
         );
         found.warn(&name, says, mend);
+    }
+}
+
+fn rps(card: &Card, found: &mut Findings) {
+    let name = format!("rps {}", card.name);
+    match (card.rx, card.spread) {
+        (0, _) => found.unknown(&name, "its queues cannot be seen"),
+        (_, 0) => found.ok(&name, "off: packets stay where the interrupt was"),
+        (rx, spread) => found.ok(&name, format!("{spread} of {rx} queues are spread in software")),
     }
 }
 

@@ -53,6 +53,7 @@ fn a_server_as_distributions_ship_it_has_much_to_mend() {
         "irqs eth0",
         "isolated",
         "numa",
+        "numa-balancing",
         "ports",
         "queues eth0",
         "slow-start",
