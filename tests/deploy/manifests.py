@@ -72,7 +72,8 @@ def references(objects: list[dict]) -> None:
             claims = [c["metadata"] for c in o["spec"].get("volumeClaimTemplates", [])]
             assert mounted == {v["name"] for v in volumes + claims}, f"{name(o)} volumes"
     for o in of("Service"):
-        found = [p for p in pods.values() if matches(o["spec"]["selector"], p["metadata"]["labels"])]
+        selector = o["spec"]["selector"]
+        found = [p for p in pods.values() if matches(selector, p["metadata"]["labels"])]
         assert len(found) == 1, f"service {name(o)} finds {len(found)} workloads"
         assert {p["targetPort"] for p in o["spec"]["ports"]} <= ports(found[0]), name(o)
     for o in of("StatefulSet"):

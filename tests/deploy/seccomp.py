@@ -1,4 +1,4 @@
-"""Runs a command under a seccomp profile as container runtimes read it: seccomp.py PROFILE COMMAND."""
+"""Runs a command under a seccomp profile as container runtimes do: seccomp.py PROFILE COMMAND."""
 
 import json
 import os
