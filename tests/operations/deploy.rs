@@ -182,9 +182,7 @@ fn passes_events_and_cancels(front: fn(&Bed) -> Front) {
     let (engine, go, _leaving) = stepped();
     let bed = Bed::of(&[engine.addr]);
     let proxy = front(&bed);
-    eventually("the proxy finds the gateway", || {
-        ask(proxy.addr, &get("/health")).status() == 200
-    });
+    eventually("the proxy finds the gateway", || ask(proxy.addr, &get("/health")).status() == 200);
     let mut client = stream(proxy.addr);
     for n in 0..3 {
         go.send(()).unwrap();
@@ -197,9 +195,7 @@ fn passes_events_and_cancels(front: fn(&Bed) -> Front) {
     let (engine, go, leaving) = stepped();
     let bed = Bed::of(&[engine.addr]);
     let proxy = front(&bed);
-    eventually("the proxy finds the gateway", || {
-        ask(proxy.addr, &get("/health")).status() == 200
-    });
+    eventually("the proxy finds the gateway", || ask(proxy.addr, &get("/health")).status() == 200);
     let mut client = stream(proxy.addr);
     go.send(()).unwrap();
     until(&mut client, "word-0");
