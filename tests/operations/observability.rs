@@ -115,10 +115,10 @@ fn faults(families: &Families, expression: &str) -> Vec<String> {
             match (family.labels.get(&label), value) {
                 _ if ADDED.contains(&&*label) => {}
                 (None, _) => faults.push(format!("{name} has no label {label}")),
-                (Some(values), Some(value)) if LISTED.contains(&&*label) => {
-                    if !values.contains(&value) {
-                        faults.push(format!("{name} has no {label}=\"{value}\""));
-                    }
+                (Some(values), Some(value))
+                    if LISTED.contains(&&*label) && !values.contains(&value) =>
+                {
+                    faults.push(format!("{name} has no {label}=\"{value}\""));
                 }
                 _ => {}
             }

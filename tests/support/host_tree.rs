@@ -1,5 +1,5 @@
-//! A host's `/proc` and `/sys` as one text: `== PATH` lines, each with a file below it. Lines before
-//! the first are remarks.
+//! A host's `/proc` and `/sys` as one text: `== PATH` lines, each with a file below it. Lines
+//! before the first are remarks.
 
 use std::path::Path;
 
