@@ -53,11 +53,12 @@
 //!
 //! # Layers
 //!
-//! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench`, `gateway`, `routing`, `admin`,
-//! `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants` and `usage`, `sse` and `http1` and
-//! `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds it). `http1`, `sse`, `zmtp`, `openai`,
-//! `prompt`, `prefix`, `engine`, `routing`, `plan`, `usage::record`, `usage::sum` and the accounts
-//! of `tenants::quota` do no I/O and read no clock: `plan` runs them in virtual time.
+//! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench` and `doctor`, `gateway`,
+//! `routing`, `admin`, `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants` and `usage`,
+//! `sse` and `http1` and `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds it). `http1`,
+//! `sse`, `zmtp`, `openai`, `prompt`, `prefix`, `engine`, `routing`, `plan`, `usage::record`,
+//! `usage::sum` and the accounts of `tenants::quota` do no I/O and read no clock: `plan` runs them
+//! in virtual time.
 //!
 //! # Deliberately absent
 //!
@@ -72,6 +73,7 @@ pub mod admin;
 pub mod bench;
 pub mod cli;
 pub mod config;
+pub mod doctor;
 pub mod engine;
 pub mod gateway;
 pub mod http1;

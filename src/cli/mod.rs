@@ -6,6 +6,7 @@
 mod bench;
 mod check;
 mod demo;
+mod doctor;
 mod explain;
 mod key;
 mod plan;
@@ -35,6 +36,7 @@ enum Command {
     Bench(Box<bench::Args>),
     Check(check::Args),
     Demo(demo::Args),
+    Doctor(doctor::Args),
     Explain(explain::Args),
     Key(key::Args),
     Plan(plan::Args),
@@ -51,6 +53,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Key(args) => key::run(args),
         Command::Plan(args) => plan::run(args),
