@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::bucket::{Bucket, Line};
+use super::redis::Advance;
 use super::{Ask, Limits, Refused, SequenceStanding, Standing, TokenStanding};
 
 /// Weight of the newest answer in the mean of how long answers take: an eighth.
@@ -33,6 +34,7 @@ struct State {
     rejected_tokens: AtomicU64,
     rejected_concurrency: AtomicU64,
     rejected_size: AtomicU64,
+    advance: Arc<Advance>,
 }
 
 /// What an account has seen, for the status page.
@@ -74,6 +76,11 @@ impl Account {
     /// The tenant's id, or the tenant's and the key's with `/` between.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What this gateway has taken ahead of it, when a store that gateways share decides.
+    pub(super) fn advance(&self) -> &Arc<Advance> {
+        &self.state.advance
     }
 
     /// What it may spend.
@@ -202,6 +209,7 @@ impl State {
             rejected_tokens: AtomicU64::new(0),
             rejected_concurrency: AtomicU64::new(0),
             rejected_size: AtomicU64::new(0),
+            advance: Arc::default(),
         }
     }
 }

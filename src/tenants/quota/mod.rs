@@ -14,6 +14,7 @@
 
 mod account;
 mod bucket;
+pub mod redis;
 
 pub use account::{Account, Counts};
 
