@@ -14,6 +14,8 @@ use super::quota_model::{self, Model};
 use super::redis_server::Redis;
 
 const LEASE_MS: u64 = 10_000;
+/// What arrives later than this, by a connection that has ended, does not arrive.
+const LATE_MS: u64 = 3_000;
 const GATEWAYS: usize = 3;
 /// Steps over all histories: `EXPEDITE_QUOTA_STEPS` asks for more.
 const STEPS: usize = 20_000;
@@ -23,6 +25,8 @@ const STEPS_A_HISTORY: usize = 400;
 enum Step {
     /// A gateway lets a request start, by the tenant's account or the key's too.
     Reserve { gateway: usize, tokens: u64, sequences: u64 },
+    /// One whose caller has given it up before it arrives.
+    Late { tokens: u64 },
     /// A request ends; sometimes nobody hears that it did, and it is said again.
     Settle { which: usize, used: u64, unheard: bool },
     Renew { gateway: usize },
@@ -41,6 +45,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (gateway.clone(), prop_oneof![0..50_u64, 0..1200_u64], 0..4_u64)
             .prop_map(|(gateway, tokens, sequences)| Step::Reserve { gateway, tokens, sequences }),
+        1 => (0..900_u64).prop_map(|tokens| Step::Late { tokens }),
         6 => (any::<usize>(), 0..1500_u64, any::<bool>())
             .prop_map(|(which, used, unheard)| Step::Settle { which, used, unheard }),
         2 => gateway.clone().prop_map(|gateway| Step::Renew { gateway }),
@@ -73,7 +78,8 @@ struct World<'s> {
     ids: u128,
     /// Ended by nobody yet: the gateway and the request.
     open: Vec<(usize, Ask)>,
-    said: Vec<Said>,
+    /// With the time, what a connection that ends may still hold.
+    said: Vec<(u64, Said)>,
     numbers: [u64; GATEWAYS],
     bytes: Vec<u8>,
     expected: Vec<Vec<u64>>,
@@ -106,7 +112,7 @@ impl World<'_> {
         call.write_packed_command(&mut self.bytes);
         self.expected.push(expected);
         if !again {
-            self.said.push(said);
+            self.said.push((self.now, said));
         }
     }
 
@@ -119,6 +125,12 @@ impl World<'_> {
                 if self.expected.last().is_some_and(|reply| reply[0] == 0) {
                     self.open.push((gateway, ask));
                 }
+            }
+            Step::Late { tokens } => {
+                self.ids += 1;
+                let ask = Ask { id: self.ids << 64, tokens, sequences: 1 };
+                self.say(Said::Settle(ask, 0), true);
+                self.say(Said::Reserve(ask), true);
             }
             Step::Settle { which, used, unheard } => {
                 if self.open.is_empty() {
@@ -146,7 +158,10 @@ impl World<'_> {
                 self.say(Said::Ahead(gateway, message), false);
             }
             Step::Again { back } => self.again(back),
-            Step::Pass { ms } => self.now += ms,
+            Step::Pass { ms } => {
+                self.now += ms;
+                self.said.retain(|(at, _)| self.now - at < LATE_MS);
+            }
             Step::Jump { ms } => {
                 self.now = self.now.saturating_add_signed(ms);
                 // What a dead connection still held is long read by then.
@@ -160,17 +175,17 @@ impl World<'_> {
     /// as after every connection that ended; an advance only as the last of its gateway.
     fn again(&mut self, back: usize) {
         let Some(at) = self.said.len().checked_sub(back) else { return };
-        let said = self.said[at].clone();
+        let (_, said) = self.said[at].clone();
         match &said {
             Said::Reserve(ask) => {
                 // Whoever asks again ends with a guard.
-                self.say(said.clone(), true);
                 let ask = *ask;
                 if self.open.iter().any(|(_, open)| open.id == ask.id) {
                     self.open.retain(|(_, open)| open.id != ask.id);
+                    self.say(said.clone(), true);
                     self.say(Said::Settle(ask, 0), true);
                     self.say(said, true);
-                } 
+                }
             }
             Said::Ahead(gateway, message) if message.number == self.numbers[*gateway] => {
                 self.say(said, true);
@@ -195,7 +210,7 @@ impl World<'_> {
     }
 
     /// Asks the server all of it and compares every reply.
-    fn compare(&mut self, wire: &mut TcpStream) {
+    fn compare(&mut self, mut wire: &TcpStream) {
         let mut sending = wire.try_clone().expect("socket");
         let bytes = std::mem::take(&mut self.bytes);
         let sent = std::thread::spawn(move || sending.write_all(&bytes));
@@ -235,12 +250,15 @@ fn limits(rate: u64, burst: u64, most: u64) -> Limits {
 #[test]
 fn every_reply_of_a_random_history_is_the_model_s() {
     let redis = Redis::start();
-    let mut wire = TcpStream::connect(("127.0.0.1", redis.port)).expect("server");
+    let wire = TcpStream::connect(("127.0.0.1", redis.port)).expect("server");
     let scripts = Scripts::new(LEASE_MS);
+    let mut loading = redis::Client::open(redis.url()).and_then(|client| client.get_connection());
+    let loading = loading.as_mut().expect("server");
+    scripts.load().for_each(|load| load.exec(loading).expect("a script"));
     let asked = std::env::var("EXPEDITE_QUOTA_STEPS").ok().and_then(|n| n.parse().ok());
     let cases = (asked.unwrap_or(STEPS) / STEPS_A_HISTORY) as u32;
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let mut histories = 0;
+    let histories = std::cell::Cell::new(0);
     let shapes = prop_oneof![
         Just(((50, 1_000, 0), None)),
         Just(((3, 100, 5), None)),
@@ -250,8 +268,8 @@ fn every_reply_of_a_random_history_is_the_model_s() {
     ];
     let history = (shapes, proptest::collection::vec(step(), STEPS_A_HISTORY));
     let ran = TestRunner::new(config).run(&history, |((tenant, key), steps)| {
-        histories += 1;
-        let name = format!("t{histories}{{}}%");
+        histories.set(histories.get() + 1);
+        let name = format!("t{}{{}}%", histories.get());
         let of = |name: &str, (rate, burst, most)| {
             Arc::new(Account::new(name, limits(rate, burst, most), 0))
         };
@@ -273,7 +291,7 @@ fn every_reply_of_a_random_history_is_the_model_s() {
         };
         steps.iter().for_each(|step| world.step(step));
         world.rest();
-        world.compare(&mut wire);
+        world.compare(&wire);
         Ok(())
     });
     ran.expect("every reply is the model's");

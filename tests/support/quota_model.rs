@@ -85,6 +85,11 @@ impl Account {
         self.leases.values().map(|lease| lease.sequences).sum::<u64>() + ahead
     }
 
+    /// Thousandths that it has too few.
+    fn missing(&self, cost: u64) -> u64 {
+        self.burst.map_or(0, |burst| (self.spent + cost).saturating_sub(burst))
+    }
+
     fn holds(&self) {
         assert!(self.burst.is_none_or(|burst| self.spent <= burst), "below zero: {self:?}");
         for counts in [&self.charged, &self.refunded] {
@@ -128,12 +133,14 @@ impl Model {
                 break;
             } else if account.flight() + ask.sequences > account.most {
                 reply = vec![2, n, 0];
-            } else if let Some(burst) = account.burst
-                && account.spent + cost > burst
-            {
-                let wait = (account.spent + cost - burst).div_ceil(account.rate);
-                reply = vec![1, n, wait.max(1)];
+            } else if account.missing(cost) > 0 {
+                reply = vec![1, n, 0];
             }
+        }
+        if reply[0] == 1 || reply[0] == 2 {
+            let waits = self.accounts.iter().filter(|account| account.burst.is_some());
+            let waits = waits.map(|account| account.missing(cost).div_ceil(account.rate));
+            reply[2] = waits.max().unwrap_or(0);
         }
         if reply[0] == 0 && !again {
             for account in &mut self.accounts {

@@ -154,8 +154,9 @@ impl Client {
             Ok((Decided::Tokens(n, retry_after_ms), _)) => {
                 Err(Denied::Refused(n, Refused::Tokens { retry_after_ms }))
             }
-            Ok((Decided::Sequences(n), _)) => {
-                Err(Denied::Refused(n, Refused::Concurrency { retry_after_ms: RETRY_MS }))
+            Ok((Decided::Sequences(n, wait_ms), _)) => {
+                let retry_after_ms = wait_ms.max(RETRY_MS);
+                Err(Denied::Refused(n, Refused::Concurrency { retry_after_ms }))
             }
             Ok((Decided::Settled, _)) | Err(_) => {
                 inner.alone(inner.lane(who.slot).as_deref(), who, ask).map(hold)

@@ -64,7 +64,7 @@ impl Scripts {
     }
 
     /// What makes a store know them.
-    pub(super) fn load(&self) -> impl Iterator<Item = Cmd> {
+    pub fn load(&self) -> impl Iterator<Item = Cmd> {
         SOURCES.into_iter().map(|source| cmd("SCRIPT").arg("LOAD").arg(source).to_owned())
     }
 
@@ -179,8 +179,8 @@ pub enum Decided {
     Taken,
     /// Too few tokens in the account of this number; they are there after so many ms.
     Tokens(usize, u64),
-    /// Too many sequences in the account of this number.
-    Sequences(usize),
+    /// Too many sequences in the account of this number; tokens would be there after so many ms.
+    Sequences(usize, u64),
     /// This id has been settled already.
     Settled,
 }
@@ -193,10 +193,11 @@ pub type Stands = [Option<(u64, u64)>; 2];
 pub fn decided(reply: &Reply) -> Option<(Decided, Stands)> {
     let [code, which, wait, rest @ ..] = reply.items()? else { return None };
     let which = usize::try_from(which.int()?.checked_sub(1).unwrap_or(0).max(0)).ok()?;
+    let wait_ms = u64::try_from(wait.int()?).ok()?;
     let decided = match code.int()? {
         0 => Decided::Taken,
-        1 => Decided::Tokens(which, u64::try_from(wait.int()?).ok()?),
-        2 => Decided::Sequences(which),
+        1 => Decided::Tokens(which, wait_ms),
+        2 => Decided::Sequences(which, wait_ms),
         3 => Decided::Settled,
         _ => return None,
     };

@@ -23,7 +23,15 @@ for n, account in ipairs(accounts) do
     code, which = 2, n
   elseif account.burst and account.spent + cost > account.burst then
     code, which = 1, n
-    wait = math.max(1, math.ceil((account.spent + cost - account.burst) / account.rate))
+  end
+end
+if code == 1 or code == 2 then
+  -- Who waits as long as it is told passes every account's bucket.
+  for _, account in ipairs(accounts) do
+    local missing = account.burst and account.spent + cost - account.burst or 0
+    if missing > 0 then
+      wait = math.max(wait, math.ceil(missing / account.rate))
+    end
   end
 end
 local reply = {code, which, wait}
