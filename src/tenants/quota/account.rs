@@ -67,8 +67,11 @@ impl Account {
             Some(line) => line.onward(rate, burst, now_ns),
             None => Line::new(rate, burst, now_ns),
         });
-        if let Some(line) = &line {
-            self.state.bucket.fit(line, now_ns);
+        match (&self.line, &line) {
+            (Some(_), Some(line)) => self.state.bucket.fit(line, now_ns),
+            // Unlimited until now, so that it begins with a full bucket.
+            (None, Some(_)) => self.state.bucket.fill(),
+            _ => {}
         }
         Account { name: Arc::clone(&self.name), limits, line, state: Arc::clone(&self.state) }
     }
@@ -123,6 +126,12 @@ impl Account {
             let newest = if old == 0 { took_ms } else { took_ms >> NEWEST_SHIFT };
             Some(old.saturating_sub(old >> NEWEST_SHIFT).saturating_add(newest).max(1))
         });
+    }
+
+    /// In how many milliseconds so many tokens will be there; 0 = they are, or never will be.
+    pub fn until_ms(&self, now_ns: u64, tokens: u64) -> u64 {
+        let line = self.line.as_ref().filter(|line| tokens <= line.burst);
+        line.map_or(0, |line| self.state.bucket.until_ms(line, now_ns, tokens))
     }
 
     /// How it stands now.

@@ -126,6 +126,17 @@ impl Bucket {
         self.change(|seen| seen.min(empty));
     }
 
+    /// A full bucket for a new line.
+    pub(super) fn fill(&self) {
+        self.spent_to.store(START, Relaxed);
+    }
+
+    /// In how many milliseconds so many tokens will be there.
+    pub(super) fn until_ms(&self, line: &Line, now_ns: u64, tokens: u64) -> u64 {
+        let spent_to = line.settled(self.spent_to.load(Relaxed), line.earned(now_ns));
+        line.until_ms(spent_to.saturating_add(tokens).saturating_sub(line.burst), now_ns)
+    }
+
     /// Tokens in the bucket, and milliseconds until it is full.
     pub(super) fn level(&self, line: &Line, now_ns: u64) -> (u64, u64) {
         let earned = line.earned(now_ns);

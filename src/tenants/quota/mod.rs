@@ -3,7 +3,7 @@
 //! A request *reserves* its largest cost before it starts ([`Account::reserve`]) and *settles* once
 //! at its end ([`Account::settle`]): what the engine did is paid, the rest goes back. A tenant has
 //! one account, and one more for each of its keys that has limits of its own; a request passes both
-//! or neither.
+//! or neither ([`Budget`]).
 //!
 //! Pure: time is an argument, state is a few atomics that all cores share and none waits for.
 
@@ -14,9 +14,11 @@
 
 mod account;
 mod bucket;
+mod budget;
 pub mod redis;
 
 pub use account::{Account, Counts};
+pub use budget::Budget;
 
 /// What an account may spend. `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,3 +112,6 @@ pub struct SequenceStanding {
     /// How many more may start now.
     pub remaining: u64,
 }
+
+#[cfg(test)]
+mod tests;
