@@ -30,6 +30,7 @@ use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
+use crate::tenants::quota;
 use crate::usage::UsageWriter;
 
 /// After readiness is gone, load balancers get this long to notice before listeners close.
@@ -74,7 +75,7 @@ impl Gateway {
             config::LogLevel::Info => Level::Info,
             config::LogLevel::Debug | config::LogLevel::Trace => Level::Debug,
         };
-        let log = Log::new(level, config.log.format == config::LogFormat::Json);
+        let log = Arc::new(Log::new(level, config.log.format == config::LogFormat::Json));
         config.warnings.iter().for_each(|warning| log.warn(warning));
         let driver = driver(&config, &log)?;
         let cpus = cpus(&config)?;
@@ -91,6 +92,7 @@ impl Gateway {
             .map_err(|e| format!("cannot start a thread: {e}"))?;
         let readers = Side::start(cpus.len(), || ());
         let readers = readers.map_err(|e| format!("cannot start a thread: {e}"))?;
+        let quota = budgets(&config, cpus.len(), &log)?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let (loader, wants) = adapters::channel();
@@ -103,6 +105,7 @@ impl Gateway {
             side,
             readers,
             share: stats,
+            quota,
             loader,
             log,
             flags: Arc::clone(&flags),
@@ -201,6 +204,18 @@ fn sharing(config: &Config, log: &Log, stats: &Arc<Stats>) -> Result<Option<Shar
     share.map(Some).map_err(|e| format!("cannot use routing.share: {e}"))
 }
 
+/// The store of budgets that other gateways ask too; `None`: this process has its own.
+fn budgets(
+    config: &Config,
+    cores: usize,
+    log: &Arc<Log>,
+) -> Result<Option<Arc<quota::redis::Shared>>, String> {
+    let log = Arc::clone(log);
+    let say = move |bad: bool, line: &str| if bad { log.warn(line) } else { log.info(line) };
+    let shared = quota::redis::Shared::new(&config.quota, cores, Box::new(say));
+    Ok(shared.map_err(|e| format!("cannot use store in [quota]: {e}"))?.map(Arc::new))
+}
+
 fn cpus(config: &Config) -> Result<Vec<usize>, String> {
     match &config.server.cores {
         CoreList::Auto => affinity::allowed().map_err(|e| format!("cannot list the CPUs: {e}")),
@@ -234,6 +249,9 @@ fn control_thread(
                 share::run(share, &shared.log, || Arc::clone(&shared.published.load().fleet)).await;
             });
         }
+        if let Some(store) = shared.quota.clone() {
+            tokio::task::spawn_local(async move { quota::redis::find_servers(&store).await });
+        }
         if let Some(addr) = config.server.admin {
             let view = Arc::new(view(shared, handle));
             let (bound, failed) = (bound.clone(), bound.clone());
@@ -258,6 +276,7 @@ fn view(shared: &Arc<Shared>, registry: Handle) -> View {
         accounts: Box::new(move || Arc::clone(&charged.load().accounts)),
         usage: shared.usage.clone(),
         share: Arc::clone(&shared.share),
+        quota: shared.quota.clone(),
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),

@@ -24,20 +24,47 @@ const STEPS_A_HISTORY: usize = 400;
 #[derive(Clone, Debug)]
 enum Step {
     /// A gateway lets a request start, by the tenant's account or the key's too.
-    Reserve { gateway: usize, tokens: u64, sequences: u64 },
+    Reserve {
+        gateway: usize,
+        tokens: u64,
+        sequences: u64,
+    },
     /// One whose caller has given it up before it arrives.
-    Late { tokens: u64 },
+    Late {
+        tokens: u64,
+    },
     /// A request ends; sometimes nobody hears that it did, and it is said again.
-    Settle { which: usize, used: u64, unheard: bool },
-    Renew { gateway: usize },
+    Settle {
+        which: usize,
+        used: u64,
+        unheard: bool,
+    },
+    Renew {
+        gateway: usize,
+    },
     /// A gateway wants something ahead, or gives it back.
-    Ahead { gateway: usize, give: u64, debt: u64, ask: u64, held: u64, wanted: u64 },
+    Ahead {
+        gateway: usize,
+        give: u64,
+        debt: u64,
+        ask: u64,
+        held: u64,
+        wanted: u64,
+    },
     /// Something of before arrives once more, by a connection that has ended meanwhile.
-    Again { back: usize },
-    Pass { ms: u64 },
+    Again {
+        back: usize,
+    },
+    Pass {
+        ms: u64,
+    },
     /// The clock jumps by so many ms.
-    Jump { ms: i64 },
-    Kill { gateway: usize },
+    Jump {
+        ms: i64,
+    },
+    Kill {
+        gateway: usize,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {

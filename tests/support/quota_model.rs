@@ -162,7 +162,8 @@ impl Model {
             if let Some(lease) = lease {
                 found += 1;
                 if let Some(burst) = account.burst {
-                    account.spent = (account.spent + used * 1000).saturating_sub(lease.cost).min(burst);
+                    account.spent =
+                        (account.spent + used * 1000).saturating_sub(lease.cost).min(burst);
                     *account.refunded.entry(ask.id).or_default() += 1;
                 }
             }

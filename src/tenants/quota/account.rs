@@ -97,14 +97,34 @@ impl Account {
     /// [`Refused`].
     pub fn reserve(&self, now_ns: u64, ask: &Ask) -> Result<(), Refused> {
         let taken = self.take(now_ns, ask);
-        let (counter, by) = match &taken {
-            Ok(()) => (&self.state.reserved, ask.tokens),
-            Err(Refused::Tokens { .. }) => (&self.state.rejected_tokens, 1),
-            Err(Refused::Concurrency { .. }) => (&self.state.rejected_concurrency, 1),
-            Err(_) => (&self.state.rejected_size, 1),
-        };
-        counter.fetch_add(by, Relaxed);
+        match &taken {
+            Ok(()) => drop(self.state.reserved.fetch_add(ask.tokens, Relaxed)),
+            Err(refused) => self.turned_away(refused),
+        }
         taken
+    }
+
+    /// Counts a request that was refused.
+    pub(super) fn turned_away(&self, refused: &Refused) {
+        let counter = match refused {
+            Refused::Tokens { .. } => &self.state.rejected_tokens,
+            Refused::Concurrency { .. } => &self.state.rejected_concurrency,
+            Refused::TooLarge { .. } | Refused::TooWide { .. } => &self.state.rejected_size,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request that a store let start which gateways share: the bucket here is not asked.
+    pub(super) fn let_in(&self, ask: &Ask) {
+        self.state.reserved.fetch_add(ask.tokens, Relaxed);
+        self.state.in_flight.fetch_add(ask.sequences, Relaxed);
+    }
+
+    /// Counts that it has ended.
+    pub(super) fn let_out(&self, ask: &Ask, used: u64) {
+        lower(&self.state.reserved, ask.tokens);
+        lower(&self.state.in_flight, ask.sequences);
+        self.state.spent.fetch_add(used, Relaxed);
     }
 
     /// Ends what [`Account::reserve`] began, once: `used` of the `reserved` tokens are paid, the
@@ -197,7 +217,7 @@ impl Account {
 
     /// When `over` of `taken` sequences should have ended: while each takes the recent mean, that
     /// many of them end in `over / taken` of it.
-    fn until_free_ms(&self, taken: u64, over: u64) -> u64 {
+    pub(super) fn until_free_ms(&self, taken: u64, over: u64) -> u64 {
         let mean_ms = match self.state.answer_ms.load(Relaxed) {
             0 => RETRY_MS_DEFAULT,
             known => known,

@@ -219,7 +219,9 @@ impl Advance {
 
     fn take_tokens(&self, tokens: u64) -> bool {
         let tokens = signed(tokens);
-        let enough = |free: i64| if tokens == 0 { Some(free) } else { (free >= tokens).then(|| free - tokens) };
+        let enough = |free: i64| {
+            if tokens == 0 { Some(free) } else { (free >= tokens).then(|| free - tokens) }
+        };
         self.free.fetch_update(Relaxed, Relaxed, enough).is_ok()
     }
 
@@ -314,7 +316,13 @@ impl Advance {
         let _ = self.free.fetch_update(Relaxed, Relaxed, |free| {
             let over = free.saturating_sub(signed(tokens));
             // A little too much is kept, or each renewal would give back and ask again.
-            give = if free < 0 { free } else if tokens == 0 || over > signed(tokens) { over } else { 0 };
+            give = if free < 0 {
+                free
+            } else if tokens == 0 || over > signed(tokens) {
+                over
+            } else {
+                0
+            };
             left = free.saturating_sub(give);
             Some(left)
         });
@@ -328,7 +336,11 @@ impl Advance {
             debt: self.debt.swap(0, Relaxed).saturating_add(overdrawn),
             free,
             ask: tokens.saturating_sub(free),
-            least: if tokens == 0 { 0 } else { self.mean.load(Relaxed).saturating_mul(REQUESTS_MIN) },
+            least: if tokens == 0 {
+                0
+            } else {
+                self.mean.load(Relaxed).saturating_mul(REQUESTS_MIN)
+            },
             held,
             wanted,
         };

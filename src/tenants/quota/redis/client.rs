@@ -26,8 +26,6 @@ use crate::tenants::quota::{Ask, Refused};
 
 /// Between two looks at what is due.
 const TICK_MS: u64 = 50;
-/// A refused caller whose wait is not known is told this.
-const RETRY_MS: u64 = 1_000;
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -40,6 +38,13 @@ pub struct Hold {
     pub(super) who: Arc<Who>,
     pub(super) ask: Ask,
     by: By,
+}
+
+impl Hold {
+    /// Tokens that it holds.
+    pub fn tokens(&self) -> u64 {
+        self.ask.tokens
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +128,20 @@ impl Client {
     /// # Errors
     /// [`Denied`]; nothing is held then.
     pub async fn reserve(&self, who: &Arc<Who>, ask: Ask) -> Result<Hold, Denied> {
+        let reserved = self.decide(who, ask).await;
+        match &reserved {
+            Ok(_) => who.accounts.iter().for_each(|account| account.let_in(&ask)),
+            Err(Denied::Refused(n, refused)) => {
+                if let Some(account) = who.accounts.get(*n) {
+                    account.turned_away(refused);
+                }
+            }
+            Err(Denied::Away) => {}
+        }
+        reserved
+    }
+
+    async fn decide(&self, who: &Arc<Who>, ask: Ask) -> Result<Hold, Denied> {
         for (n, limits) in who.limits().enumerate() {
             possible(limits, &ask).map_err(|refused| Denied::Refused(n, refused))?;
         }
@@ -155,7 +174,7 @@ impl Client {
                 Err(Denied::Refused(n, Refused::Tokens { retry_after_ms }))
             }
             Ok((Decided::Sequences(n, wait_ms), _)) => {
-                let retry_after_ms = wait_ms.max(RETRY_MS);
+                let retry_after_ms = wait_ms.max(who.until_free_ms(n, ask.sequences));
                 Err(Denied::Refused(n, Refused::Concurrency { retry_after_ms }))
             }
             Ok((Decided::Settled, _)) | Err(_) => {
@@ -167,6 +186,7 @@ impl Client {
     /// The request has ended, having used so many tokens.
     pub fn settle(&self, hold: Hold, used: u64) {
         let (inner, Hold { who, ask, by }) = (&self.0, hold);
+        who.accounts.iter().for_each(|account| account.let_out(&ask, used));
         let counts = who.counts_tokens();
         let [reserved, used] = [ask.tokens, used].map(|n| if counts { n } else { 0 });
         match by {

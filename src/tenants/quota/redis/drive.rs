@@ -121,7 +121,12 @@ impl Wire {
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, lane: &Rc<Lane>, inner: &Rc<Inner>) -> Poll<Result<Never, Trouble>> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        lane: &Rc<Lane>,
+        inner: &Rc<Inner>,
+    ) -> Poll<Result<Never, Trouble>> {
         loop {
             if let Some(why) = lane.cut.take() {
                 return Poll::Ready(Err(why));
@@ -146,12 +151,7 @@ impl Wire {
     }
 
     /// Sends what there is to say, as far as the socket takes it.
-    fn send(
-        &mut self,
-        cx: &mut Context<'_>,
-        lane: &Lane,
-        inner: &Inner,
-    ) -> Result<(), Trouble> {
+    fn send(&mut self, cx: &mut Context<'_>, lane: &Lane, inner: &Inner) -> Result<(), Trouble> {
         loop {
             if self.out.is_empty() {
                 lane.pack(inner, &mut self.out);

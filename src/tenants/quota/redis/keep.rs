@@ -102,9 +102,8 @@ impl Inner {
         drop(leases);
         for (who, asks) in by_who.into_values() {
             let Some(lane) = self.lane(who.slot).filter(|lane| lane.serves()) else { continue };
-            let batch = |asks: &[Ask]| {
-                Op::new(What::Renew { who: Arc::clone(&who), asks: asks.to_vec() })
-            };
+            let batch =
+                |asks: &[Ask]| Op::new(What::Renew { who: Arc::clone(&who), asks: asks.to_vec() });
             let ops: Vec<_> = asks.chunks(BATCH).map(batch).collect();
             match only {
                 Some(_) => lane.push_front(ops.into_iter()),
@@ -227,7 +226,8 @@ impl Inner {
         let moves = self.moves.borrow();
         let known = |lane: &Rc<Lane>| {
             let in_use = |target: &Target| *target == lane.target;
-            ranges.iter().any(|(.., node)| in_use(&Target::Node(*node))) || moves.values().any(in_use)
+            ranges.iter().any(|(.., node)| in_use(&Target::Node(*node)))
+                || moves.values().any(in_use)
         };
         let left: Vec<_> =
             self.lanes.borrow().iter().filter(|lane| !known(lane)).map(Rc::clone).collect();

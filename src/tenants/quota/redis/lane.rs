@@ -281,9 +281,8 @@ impl Lane {
             self.probed_ms.set(now_ms);
             let tag = self.tag.borrow().clone();
             // One at a time: a server that hangs is not buried in probes.
-            let asked = self.sent.borrow().iter().flatten().any(|op| {
-                matches!(op.what, What::Probe { .. })
-            });
+            let asked =
+                self.sent.borrow().iter().flatten().any(|op| matches!(op.what, What::Probe { .. }));
             if !asked {
                 *self.probe.borrow_mut() = Some(Op::new(What::Probe { tag }));
                 self.wake();

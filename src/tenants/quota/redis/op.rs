@@ -17,13 +17,33 @@ use crate::tenants::quota::Ask;
 
 /// What is said.
 pub(super) enum What {
-    Reserve { who: Arc<Who>, ask: Ask },
-    Settle { who: Arc<Who>, ask: Ask, used: u64, guard: bool },
-    Renew { who: Arc<Who>, asks: Vec<Ask> },
-    Advance { who: Arc<Who>, name: String, message: Message },
-    Beat { gateway: u64, bye: bool },
+    Reserve {
+        who: Arc<Who>,
+        ask: Ask,
+    },
+    Settle {
+        who: Arc<Who>,
+        ask: Ask,
+        used: u64,
+        guard: bool,
+    },
+    Renew {
+        who: Arc<Who>,
+        asks: Vec<Ask>,
+    },
+    Advance {
+        who: Arc<Who>,
+        name: String,
+        message: Message,
+    },
+    Beat {
+        gateway: u64,
+        bye: bool,
+    },
     /// Can this server, which has let us down, write again? Any key of that tag.
-    Probe { tag: String },
+    Probe {
+        tag: String,
+    },
 }
 
 /// See the module.

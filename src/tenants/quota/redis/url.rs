@@ -66,7 +66,8 @@ impl Place {
             let ConnectionAddr::Tcp(name, given) = info.addr() else {
                 return Err("a host cannot be read".to_owned());
             };
-            let explicit = host.rsplit_once(':').is_some_and(|(_, port)| port.parse() == Ok(*given));
+            let explicit =
+                host.rsplit_once(':').is_some_and(|(_, port)| port.parse() == Ok(*given));
             place.hosts.push((name.clone(), if explicit { *given } else { port }));
             let settings = info.redis_settings();
             place.user = settings.username().map(str::to_owned);
@@ -78,7 +79,8 @@ impl Place {
 
     /// The hosts, for the log.
     pub(super) fn shown(&self) -> String {
-        let hosts: Vec<_> = self.hosts.iter().map(|(name, port)| format!("{name}:{port}")).collect();
+        let hosts: Vec<_> =
+            self.hosts.iter().map(|(name, port)| format!("{name}:{port}")).collect();
         match &self.layout {
             Layout::Single => hosts.join(","),
             Layout::Cluster => format!("cluster {}", hosts.join(",")),

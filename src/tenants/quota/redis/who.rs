@@ -73,6 +73,16 @@ impl Who {
         })
     }
 
+    /// When so many more sequences may start in an account, by how long answers take.
+    pub(super) fn until_free_ms(&self, n: usize, sequences: u64) -> u64 {
+        let (Some(account), Some(seen)) = (self.accounts.get(n), self.advance.seen.get(n)) else {
+            return 1;
+        };
+        let taken = seen.flight.load(Relaxed);
+        let most = account.limits().in_flight_max.unwrap_or(u64::MAX);
+        account.until_free_ms(taken, taken.saturating_add(sequences).saturating_sub(most))
+    }
+
     /// Under which name the accounts know what is taken ahead: a gateway has one for the tenant,
     /// and one for each key with limits of its own.
     pub(super) fn advance_name(&self, gateway: u64) -> String {
