@@ -7,5 +7,11 @@ mod quota_model;
 #[path = "support/redis.rs"]
 mod redis_server;
 
+#[path = "quota_store/bed.rs"]
+mod bed;
 #[path = "quota_store/histories.rs"]
 mod histories;
+#[path = "quota_store/sharing.rs"]
+mod sharing;
+#[path = "quota_store/trouble.rs"]
+mod trouble;

@@ -290,6 +290,7 @@ fn every_reply_of_a_random_history_is_the_model_s() {
         Just(((50, 1_000, 0), None)),
         Just(((3, 100, 5), None)),
         Just(((0, 0, 4), None)),
+        Just(((0, 0, 80), None)),
         Just(((100, 2_000, 12), Some((7, 1_000, 6)))),
         Just(((1_000_000_000, 1_000_000_000_000, 0), Some((0, 0, 3)))),
     ];

@@ -213,7 +213,7 @@ impl Model {
             }
             if account.most != u64::MAX {
                 let spare = account.most.saturating_sub(others + it.held) / 8;
-                total = total.min(it.held + spare);
+                total = total.min(it.held + if spare < 4 { 0 } else { spare });
             }
         }
         if granted + free < least || total < 1 {

@@ -48,6 +48,8 @@ pub struct Advance {
     pub(super) seen: [Seen; 2],
     /// Somebody talks to the store about it.
     busy: AtomicBool,
+    /// Something was said that may not have been heard.
+    unheard: AtomicBool,
     /// Only whoever holds `busy` takes this lock, so that nobody waits for it.
     terms: Mutex<Terms>,
     next_ms: AtomicU64,
@@ -232,7 +234,7 @@ impl Advance {
         });
     }
 
-    /// Counts a decision. True: now and then it is time to look whether more should be taken.
+    /// Counts a decision: how many there are says whether it is worth taking some ahead.
     pub(super) fn decided(&self, now_ms: u64, tokens: u64) {
         self.asked.fetch_add(tokens, Relaxed);
         let n = self.decisions.fetch_add(1, Relaxed);
@@ -240,11 +242,12 @@ impl Advance {
             return;
         }
         let now_ms = now_ms.max(1);
-        let took_ms = now_ms.saturating_sub(self.marked_ms.swap(now_ms, Relaxed)).max(1);
+        let before_ms = self.marked_ms.swap(now_ms, Relaxed);
         let sum = self.asked.swap(0, Relaxed);
         self.mean.store((sum / u64::from(PACE_DECISIONS)).max(1), Relaxed);
-        self.took_ms.store(took_ms, Relaxed);
-        if took_ms <= HOT_MS {
+        let took_ms = now_ms.saturating_sub(before_ms).max(1);
+        if before_ms > 0 && took_ms <= HOT_MS {
+            self.took_ms.store(took_ms, Relaxed);
             self.hot_until_ms.store(now_ms.saturating_add(IDLE_MS), Relaxed);
         }
     }
@@ -268,6 +271,9 @@ impl Advance {
         }
         let (used, has) = unpack(self.sequences.load(Relaxed));
         let free = self.free.load(Relaxed);
+        if self.unheard.load(Relaxed) {
+            return true;
+        }
         let renews = now_ms.saturating_sub(self.told_ms.load(Relaxed)) >= renew_ms;
         if self.hot(now_ms) {
             let (tokens, spare) = self.target();
@@ -285,7 +291,15 @@ impl Advance {
             && self.sequences.load(Relaxed) == 0
             && self.free.load(Relaxed) == 0
             && self.debt.load(Relaxed) == 0
+            && !self.unheard.load(Relaxed)
             && !self.busy.load(Relaxed)
+    }
+
+    /// The store knows of no tokens here, and of no sequences but those that run.
+    pub(super) fn released(&self) -> bool {
+        let (used, has) = unpack(self.sequences.load(Relaxed));
+        let untold = self.free.load(Relaxed) != 0 || self.debt.load(Relaxed) != 0;
+        has <= used && !untold && !self.unheard.load(Relaxed) && !self.busy.load(Relaxed)
     }
 
     /// What to tell the store now; `None`: somebody else is about it. Whoever gets a message ends
@@ -345,6 +359,7 @@ impl Advance {
             wanted,
         };
         terms.unheard = Some(message);
+        self.unheard.store(true, Relaxed);
         Some(message)
     }
 
@@ -352,6 +367,7 @@ impl Advance {
     pub(super) fn told(&self, now_ms: u64, message: &Message, grant: Grant) {
         let mut terms = self.terms.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         terms.unheard = None;
+        self.unheard.store(false, Relaxed);
         self.free.fetch_add(signed(grant.tokens), Relaxed);
         let _ = self.free.fetch_update(Relaxed, Relaxed, |free| {
             Some(free.saturating_sub(signed(grant.short).min(free.max(0))))

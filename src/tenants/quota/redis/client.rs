@@ -26,6 +26,8 @@ use crate::tenants::quota::{Ask, Refused};
 
 /// Between two looks at what is due.
 const TICK_MS: u64 = 50;
+/// The same at the end.
+const CLOSE_TICK_MS: u64 = 2;
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -208,18 +210,21 @@ impl Client {
         let inner = &self.0;
         let until_ms = clock::now_ms().saturating_add(patience_ms);
         let used: Vec<_> = inner.used.borrow().values().map(Arc::clone).collect();
-        for who in used {
-            if inner.lane(who.slot).is_some_and(|lane| lane.serves()) {
-                let inner = Rc::clone(inner);
-                net::spawn(async move { inner.tell(&who, true).await });
-            }
+        for who in &used {
+            let (inner, who) = (Rc::clone(inner), Arc::clone(who));
+            net::spawn(async move {
+                while !who.advance.released() && !inner.ended() {
+                    inner.tell(&who, true).await;
+                    net::sleep(Duration::from_millis(CLOSE_TICK_MS)).await;
+                }
+            });
         }
-        // The tasks have their turn before it is looked whether all is said.
-        net::sleep(Duration::from_millis(1)).await;
         inner.bye();
+        let serves = |who: &Arc<Who>| inner.lane(who.slot).is_some_and(|lane| lane.serves());
+        let told = || used.iter().all(|who| who.advance.released() || !serves(who));
         let quiet = || inner.lanes.borrow().iter().all(|lane| lane.quiet() || !lane.serves());
-        while !quiet() && clock::now_ms() < until_ms {
-            net::sleep(Duration::from_millis(5)).await;
+        while !(told() && quiet()) && clock::now_ms() < until_ms {
+            net::sleep(Duration::from_millis(CLOSE_TICK_MS)).await;
         }
         inner.closing.set(true);
         let lanes = inner.lanes.take();
@@ -237,6 +242,30 @@ fn possible(limits: &crate::tenants::quota::Limits, ask: &Ask) -> Result<(), Ref
             Err(Refused::TooWide { in_flight_max })
         }
         _ => Ok(()),
+    }
+}
+
+/// Somebody waits for a decision.
+struct Waiting<'w> {
+    inner: &'w Inner,
+    lane: &'w Lane,
+    op: &'w Op,
+    over: bool,
+}
+
+impl Drop for Waiting<'_> {
+    /// Who does not wait until the end must not hold what is given then: it may still be taken, and
+    /// is given back once somebody listens.
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        self.op.gone.set(true);
+        if let (true, What::Reserve { who, ask }) = (self.op.sent.get(), &self.op.what) {
+            let undo =
+                What::Settle { who: Arc::clone(who), ask: *ask, used: 0, guard: true };
+            self.lane.push(self.inner, Op::new(undo));
+        }
     }
 }
 
@@ -288,22 +317,17 @@ impl Inner {
         let lane = self.lane(who.slot).ok_or(Trouble::Connect)?;
         let op = Op::new(What::Reserve { who: Arc::clone(who), ask });
         lane.push(self, Rc::clone(&op));
+        let mut waiting = Waiting { inner: self, lane: &lane, op: &op, over: false };
         let began_ns = clock::now_ns();
         let answer = op.within(self.shared.timeout_ms).await;
         self.stats.asked.inc();
         self.stats.seconds.observe_ns(clock::now_ns().saturating_sub(began_ns));
         let Some(answer) = answer else {
             self.stats.errors(Trouble::Timeout).inc();
-            op.gone.set(true);
             lane.down(self, Trouble::Timeout);
-            if op.sent.get() {
-                // It may still be taken: then it is given back, once somebody listens again.
-                let who = Arc::clone(who);
-                let undo = Op::new(What::Settle { who, ask, used: 0, guard: true });
-                lane.push(self, undo);
-            }
             return Err(Trouble::Timeout);
         };
+        waiting.over = true;
         let (decided, stands) = decided(&answer?).ok_or(Trouble::Garbage)?;
         who.saw(&stands, clock::now_ms());
         if decided == Decided::Taken {

@@ -11,7 +11,7 @@ local again, give, debt = ARGV[5] ~= '', tonumber(ARGV[6]), tonumber(ARGV[7])
 local free, ask, least = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local held, wanted = tonumber(ARGV[11]), tonumber(ARGV[12])
 -- Never more than this part of what is left: a small budget is not split.
-local TOKENS_PART, SEQUENCES_PART = 32, 8
+local TOKENS_PART, SEQUENCES_PART, SEQUENCES_LEAST = 32, 8, 4
 local accounts, granted, short, same = {}, ask, 0, nil
 local total = math.max(held, wanted)
 for n = 1, #KEYS / 2 do
@@ -43,8 +43,8 @@ for n = 1, #KEYS / 2 do
   account.others = math.max(0, account.flight - had)
   local most = tonumber(ARGV[12 + 3 * n])
   if most then
-    local spare = math.max(0, math.floor((most - account.others - held) / SEQUENCES_PART))
-    total = math.min(total, held + spare)
+    local spare = math.floor((most - account.others - held) / SEQUENCES_PART)
+    total = math.min(total, held + (spare < SEQUENCES_LEAST and 0 or spare))
   end
 end
 if granted + free < least or total < 1 then
