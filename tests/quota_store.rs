@@ -11,7 +11,20 @@ mod redis_server;
 mod bed;
 #[path = "quota_store/histories.rs"]
 mod histories;
+#[path = "quota_store/layouts.rs"]
+mod layouts;
 #[path = "quota_store/sharing.rs"]
 mod sharing;
 #[path = "quota_store/trouble.rs"]
 mod trouble;
+
+/// Waits until it is so.
+fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    for _ in 0..1_500 {
+        if so() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("never so: {what}");
+}

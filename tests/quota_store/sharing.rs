@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use expedite::net;
-use expedite::tenants::quota::{Ask, Refused};
 use expedite::tenants::quota::redis::{Denied, Hold, Who};
+use expedite::tenants::quota::{Ask, Refused};
 
 use super::bed::{Gateway, account, command, gateway, quota, who};
 use super::redis_server::Redis;
@@ -96,18 +96,20 @@ fn who_dies_frees_its_sequences_and_nobody_else_s() {
                 assert_eq!(account(&redis, "acme").1, 60, "three leases' time, renewed");
             }
             die.send(()).expect("gateway");
-            gateway.until("its sequences are free", async || {
-                gateway.takes(&who, 1).await.is_ok()
-            }).await;
+            gateway
+                .until("its sequences are free", async || gateway.takes(&who, 1).await.is_ok())
+                .await;
             gateway.until("all of them", async || account(&redis, "acme").1 <= 11).await;
             for hold in mine.into_iter().flatten() {
                 gateway.client.settle(hold, 0);
             }
             // What the dead one had reserved stays spent; the bucket gains 100 a second.
-            gateway.until("ours are settled", async || {
-                let (spent, flight, _) = account(&redis, "acme");
-                flight == 1 && (10_000_000..=50_001_000).contains(&spent)
-            }).await;
+            gateway
+                .until("ours are settled", async || {
+                    let (spent, flight, _) = account(&redis, "acme");
+                    flight == 1 && (10_000_000..=50_001_000).contains(&spent)
+                })
+                .await;
             gateway.client.close(2_000).await;
         });
         other.join().expect("gateway");
@@ -128,10 +130,12 @@ fn a_busy_tenant_is_decided_ahead_and_all_of_it_comes_back() {
     gateway(&quota(&redis.url(), PATIENT), async |gateway| {
         let who = who("busy", 1, 10_000_000, 100);
         in_turn(&gateway, &who, 32, 100).await;
-        gateway.until("something is taken ahead", async || {
-            in_turn(&gateway, &who, 1, 100).await;
-            gateway.decisions()[1] > 0
-        }).await;
+        gateway
+            .until("something is taken ahead", async || {
+                in_turn(&gateway, &who, 1, 100).await;
+                gateway.decisions()[1] > 0
+            })
+            .await;
         let [asked, ahead, _] = gateway.decisions();
         in_turn(&gateway, &who, 2_000, 100).await;
         let [asked, ahead] = [gateway.decisions()[0] - asked, gateway.decisions()[1] - ahead];

@@ -17,14 +17,16 @@ const REFUSE: &str = "timeout_ms = 200\non_store_down = \"refuse\"";
 
 /// Asks until the store decides again.
 async fn recovers(gateway: &Gateway, who: &Arc<Who>) {
-    gateway.until("the store decides", async || {
-        let before = gateway.decisions();
-        if let Ok(hold) = gateway.takes(who, 0).await {
-            gateway.client.settle(hold, 0);
-        }
-        let [asked, ahead, _] = gateway.decisions();
-        gateway.up() && asked + ahead > before[0] + before[1]
-    }).await;
+    gateway
+        .until("the store decides", async || {
+            let before = gateway.decisions();
+            if let Ok(hold) = gateway.takes(who, 0).await {
+                gateway.client.settle(hold, 0);
+            }
+            let [asked, ahead, _] = gateway.decisions();
+            gateway.up() && asked + ahead > before[0] + before[1]
+        })
+        .await;
 }
 
 /// Nothing is spent and nothing in flight, sooner or later.
@@ -80,11 +82,13 @@ fn while_it_is_gone_a_gateway_spends_its_advance_and_its_part_of_the_refill_and_
     let mut redis = Redis::start();
     gateway(&quota(&redis.url(), LOCAL), async |gateway| {
         let who = who("t", 1, 3_200_000, 1_000);
-        gateway.until("something is taken ahead", async || {
-            let hold = gateway.takes(&who, 100).await.expect("room");
-            gateway.client.settle(hold, 100);
-            gateway.decisions()[1] > 100
-        }).await;
+        gateway
+            .until("something is taken ahead", async || {
+                let hold = gateway.takes(&who, 100).await.expect("room");
+                gateway.client.settle(hold, 100);
+                gateway.decisions()[1] > 100
+            })
+            .await;
         redis.kill();
         let mut alone = 0;
         loop {
@@ -115,18 +119,22 @@ fn a_replica_is_no_store_until_it_is_promoted() {
         let who = who("t", 1_000_000, 1_000_000, 8);
         let hold = gateway.takes(&who, 10).await.expect("room");
         command(&redis, &["REPLICAOF", "127.0.0.1", &master.port.to_string()]);
-        gateway.until("it is seen", async || {
-            if let Ok(hold) = gateway.takes(&who, 10).await {
-                gateway.client.settle(hold, 10);
-            }
-            gateway.errors(Trouble::ReadOnly) > 0
-        }).await;
-        gateway.until("we go on alone", async || {
-            let hold = gateway.takes(&who, 10).await;
-            let passes = hold.is_ok();
-            hold.into_iter().for_each(|hold| gateway.client.settle(hold, 10));
-            passes && gateway.decisions()[2] > 0
-        }).await;
+        gateway
+            .until("it is seen", async || {
+                if let Ok(hold) = gateway.takes(&who, 10).await {
+                    gateway.client.settle(hold, 10);
+                }
+                gateway.errors(Trouble::ReadOnly) > 0
+            })
+            .await;
+        gateway
+            .until("we go on alone", async || {
+                let hold = gateway.takes(&who, 10).await;
+                let passes = hold.is_ok();
+                hold.into_iter().for_each(|hold| gateway.client.settle(hold, 10));
+                passes && gateway.decisions()[2] > 0
+            })
+            .await;
         command(&redis, &["REPLICAOF", "NO", "ONE"]);
         recovers(&gateway, &who).await;
         gateway.client.settle(hold, 10);
@@ -184,9 +192,11 @@ fn what_answers_nonsense_is_no_store() {
     gateway(&quota(&format!("redis://127.0.0.1:{port}/0"), REFUSE), async |gateway| {
         let who = who("t", 1, 1_000, 0);
         gateway.until("it is seen", async || gateway.errors(Trouble::Garbage) > 0).await;
-        gateway.until("nobody passes", async || {
-            matches!(gateway.takes(&who, 1).await, Err(Denied::Away))
-        }).await;
+        gateway
+            .until("nobody passes", async || {
+                matches!(gateway.takes(&who, 1).await, Err(Denied::Away))
+            })
+            .await;
     });
 }
 

@@ -19,7 +19,9 @@ const HOT_MS: u64 = 4_000;
 const IDLE_MS: u64 = 5_000;
 /// Taken ahead: the tokens of this time, but of so many requests at least.
 const AHEAD_MS: u64 = 500;
-const REQUESTS_MIN: u64 = 4;
+const REQUESTS_MIN: u64 = 8;
+/// Tokens for fewer than so many are not worth holding.
+const REQUESTS_LEAST: u64 = 4;
 /// Between two asks when the first gave nothing.
 const PAUSE_MS: u64 = 100;
 /// A refused caller whose wait is not known is told this, in ms.
@@ -353,7 +355,7 @@ impl Advance {
             least: if tokens == 0 {
                 0
             } else {
-                self.mean.load(Relaxed).saturating_mul(REQUESTS_MIN)
+                self.mean.load(Relaxed).saturating_mul(REQUESTS_LEAST)
             },
             held,
             wanted,
@@ -409,3 +411,7 @@ fn signed(value: u64) -> i64 {
 fn clamped(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+#[path = "advance_tests.rs"]
+mod tests;

@@ -262,8 +262,7 @@ impl Drop for Waiting<'_> {
         }
         self.op.gone.set(true);
         if let (true, What::Reserve { who, ask }) = (self.op.sent.get(), &self.op.what) {
-            let undo =
-                What::Settle { who: Arc::clone(who), ask: *ask, used: 0, guard: true };
+            let undo = What::Settle { who: Arc::clone(who), ask: *ask, used: 0, guard: true };
             self.lane.push(self.inner, Op::new(undo));
         }
     }

@@ -22,6 +22,8 @@ const CONNECT_MS: u64 = 1_000;
 /// Between two attempts, doubled from the one to the other.
 const PAUSE_MIN_MS: u64 = 20;
 const PAUSE_MAX_MS: u64 = 1_000;
+/// Looks for an address within that time.
+const LOOKS: u64 = 50;
 const READ_BYTES: usize = 16 * 1024;
 /// A reply that is longer has no end.
 const INBOX_BYTES_MAX: usize = 8 << 20;
@@ -55,7 +57,7 @@ pub(super) async fn drive(lane: Rc<Lane>, inner: Rc<Inner>) {
 enum Never {}
 
 async fn session(lane: &Rc<Lane>, inner: &Rc<Inner>) -> Result<Never, Trouble> {
-    let address = address(lane, inner).ok_or(Trouble::Connect)?;
+    let address = found(lane, inner).await.ok_or(Trouble::Connect)?;
     let connected = within(CONNECT_MS, net::connect(address)).await.ok_or(Trouble::Connect)?;
     let mut wire = Wire {
         stream: connected.map_err(|_| Trouble::Connect)?,
@@ -65,6 +67,18 @@ async fn session(lane: &Rc<Lane>, inner: &Rc<Inner>) -> Result<Never, Trouble> {
     wire.greet(lane, inner).await?;
     lane.connected(inner);
     poll_fn(|cx| wire.poll(cx, lane, inner)).await
+}
+
+/// Where the server is; who has just started may not know yet.
+async fn found(lane: &Lane, inner: &Inner) -> Option<SocketAddr> {
+    for _ in 0..LOOKS {
+        let address = address(lane, inner);
+        if address.is_some() || lane.cut.get().is_some() {
+            return address;
+        }
+        net::sleep(Duration::from_millis(CONNECT_MS / LOOKS)).await;
+    }
+    None
 }
 
 fn address(lane: &Lane, inner: &Inner) -> Option<SocketAddr> {

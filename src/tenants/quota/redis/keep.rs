@@ -241,6 +241,7 @@ impl Inner {
                 }
             }
             lane.retire(self);
+            self.show_up();
         }
     }
 }

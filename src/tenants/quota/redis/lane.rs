@@ -60,6 +60,8 @@ pub(super) struct Lane {
     pending: RefCell<VecDeque<Rc<Op>>>,
     /// `None`: an answer that nobody asked for by itself.
     sent: RefCell<VecDeque<Option<Rc<Op>>>>,
+    /// To be said again at the next tick: keys that are on their way between two nodes.
+    later: RefCell<Vec<Rc<Op>>>,
     probe: RefCell<Option<Rc<Op>>>,
     probed_ms: Cell<u64>,
     /// Hash tag of what was said last, for a probe.
@@ -78,6 +80,7 @@ impl Lane {
             down_since_ns: Cell::new(0),
             pending: RefCell::default(),
             sent: RefCell::default(),
+            later: RefCell::default(),
             probe: RefCell::default(),
             probed_ms: Cell::new(0),
             tag: RefCell::default(),
@@ -92,7 +95,9 @@ impl Lane {
 
     /// Nothing is left to be said or heard.
     pub(super) fn quiet(&self) -> bool {
-        self.pending.borrow().is_empty() && self.sent.borrow().is_empty()
+        self.pending.borrow().is_empty()
+            && self.sent.borrow().is_empty()
+            && self.later.borrow().is_empty()
     }
 
     pub(super) fn push(&self, inner: &Inner, op: Rc<Op>) {
@@ -174,6 +179,10 @@ impl Lane {
             ("NOSCRIPT", ..) if !op.by_source.get() => {
                 op.by_source.set(true);
                 self.push_front([op].into_iter());
+                return Ok(());
+            }
+            ("TRYAGAIN", ..) => {
+                self.later.borrow_mut().push(op);
                 return Ok(());
             }
             (moved @ ("MOVED" | "ASK"), Some(slot), Some(to)) if op.hops.get() < HOPS_MAX => {
@@ -271,6 +280,10 @@ impl Lane {
 
     /// Looks after it, every tick.
     pub(super) fn tick(&self, now_ms: u64) {
+        let later = std::mem::take(&mut *self.later.borrow_mut());
+        if !later.is_empty() {
+            self.push_front(later.into_iter());
+        }
         let oldest = self.sent.borrow().iter().flatten().next().map(|op| op.sent_ms.get());
         if oldest.is_some_and(|at| now_ms.saturating_sub(at) > SILENT_MS) {
             self.cut.set(Some(Trouble::Timeout));
@@ -292,6 +305,8 @@ impl Lane {
 
     /// Everything that waits, to be said elsewhere.
     pub(super) fn drained(&self) -> Vec<Rc<Op>> {
+        let later = std::mem::take(&mut *self.later.borrow_mut());
+        self.push_front(later.into_iter());
         std::mem::take(&mut *self.pending.borrow_mut()).into()
     }
 

@@ -53,7 +53,7 @@ impl Trouble {
             "OOM" | "MISCONF" | "NOREPLICAS" => Trouble::Full,
             "LOADING" | "BUSY" => Trouble::Loading,
             "WRONGTYPE" => Trouble::WrongType,
-            "CLUSTERDOWN" | "MASTERDOWN" | "CROSSSLOT" | "TRYAGAIN" => Trouble::Cluster,
+            "CLUSTERDOWN" | "MASTERDOWN" | "CROSSSLOT" => Trouble::Cluster,
             _ => Trouble::Other,
         }
     }
