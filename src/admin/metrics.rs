@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::exposition::Page;
 use super::prompts::prompts;
+use super::quota::store;
 use super::routing::routing;
 use super::server::View;
 use super::shard::{Phase, PoolCells, Shard, Stage};
@@ -31,6 +32,7 @@ pub(super) fn page(view: &View) -> String {
     prompts(&mut page, view);
     routing(&mut page, view);
     share(&mut page, view);
+    store(&mut page, view);
     usage(&mut page, view);
     reloads(&mut page, view);
     page.into_text()

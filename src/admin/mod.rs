@@ -6,6 +6,7 @@
 mod exposition;
 mod metrics;
 mod prompts;
+mod quota;
 mod replicas;
 mod routing;
 mod server;

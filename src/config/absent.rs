@@ -26,8 +26,6 @@ const ABSENT: &[(&str, &str, Verdict)] = &[
     ("admission", "queue_ms_max", Warn("nothing is queued or shed")),
     ("admission", "queue_requests_max", Warn("nothing is queued or shed")),
     ("timeouts", "sse_keepalive_ms", Warn("no comments are sent while a stream is silent")),
-    ("quota", "store", Warn("EACH GATEWAY LIMITS TENANTS BY ITS OWN COUNT")),
-    ("quota", "on_store_down", Warn("EACH GATEWAY LIMITS TENANTS BY ITS OWN COUNT")),
     ("tier", "weight", Warn("every tenant is served alike")),
     ("tier", "priority", Warn("every tenant is served alike")),
     ("tier", "deadline_ms", Warn("only [timeouts] apply")),

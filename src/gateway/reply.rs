@@ -58,6 +58,8 @@ pub(super) enum Failure {
         /// Answers that it asks for.
         sequences: u64,
     },
+    /// The store of budgets is away, and the policy is to refuse.
+    QuotaUnavailable,
     NoHealthyReplica,
     /// No replica that was asked has room, as the last of them said.
     Full(String),
@@ -198,6 +200,10 @@ impl Failure {
             Failure::Quota { refused, tokens, sequences } => {
                 over_budget(*refused, *tokens, *sequences)
             }
+            Failure::QuotaUnavailable => {
+                let message = "Budgets cannot be checked now; try again.";
+                said(503, "quota_unavailable", message)
+            }
             Failure::NoHealthyReplica => {
                 said(503, "no_healthy_replica", "No replica of this model is available now.")
             }
@@ -249,6 +255,7 @@ impl Failure {
             Failure::NoHealthyReplica
             | Failure::Full(_)
             | Failure::Busy
+            | Failure::QuotaUnavailable
             | Failure::UsageUnavailable
             | Failure::Stopping => Some(1),
             _ => None,
@@ -285,6 +292,7 @@ impl Failure {
                 Refused::Tokens { .. } | Refused::TooLarge { .. } => Outcome::RejectedQuota,
                 _ => Outcome::RejectedConcurrency,
             },
+            Failure::QuotaUnavailable => Outcome::RejectedQuota,
             Failure::Full(_) | Failure::Busy | Failure::UsageUnavailable => {
                 Outcome::RejectedOverload
             }

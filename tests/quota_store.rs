@@ -1,0 +1,30 @@
+//! Budgets in a shared store, against a real server: every reply as one plain model gives it, over
+//! random histories; gateways that share a budget to the last token; a store that goes, hangs,
+//! fills up, forgets, and comes back.
+
+#[path = "support/quota_model.rs"]
+mod quota_model;
+#[path = "support/redis.rs"]
+mod redis_server;
+
+#[path = "quota_store/bed.rs"]
+mod bed;
+#[path = "quota_store/histories.rs"]
+mod histories;
+#[path = "quota_store/layouts.rs"]
+mod layouts;
+#[path = "quota_store/sharing.rs"]
+mod sharing;
+#[path = "quota_store/trouble.rs"]
+mod trouble;
+
+/// Waits until it is so.
+fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    for _ in 0..1_500 {
+        if so() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("never so: {what}");
+}
