@@ -1,4 +1,4 @@
-//! The sheets of `plan cost`: one of any fleet, and that of the documents with their slips named.
+//! The sheet of `plan cost`.
 
 use super::cost::{MONTH_DAYS, Question};
 use super::sheet::{Cell, Sheet, Table, number, words};
@@ -148,8 +148,8 @@ fn months(asked: &Question) -> Table {
 fn remarks(asked: &Question, sheet: &mut Sheet) {
     if asked.break_even().is_none() {
         sheet.warnings.push(
-            "It never pays: what a replica makes when it is full costs more than the API asks. Look \
-             for a cheaper GPU-hour, a smaller or quantized model, more hits in the cache."
+            "It never pays: what a replica makes when it is full costs more than the API asks. \
+             Look for a cheaper GPU-hour, a smaller or quantized model, more hits in the cache."
                 .to_owned(),
         );
     } else if asked.replica_tps.is_none() {
@@ -174,180 +174,9 @@ fn remarks(asked: &Question, sheet: &mut Sheet) {
     );
 }
 
-/// The documents' figures, reckoned anew.
-#[must_use]
-pub fn documents() -> Sheet {
-    let mut sheet = Sheet {
-        command: "plan cost --documents",
-        title: "plan cost --documents: what the two documents say of money, reckoned anew".into(),
-        ..Sheet::default()
-    };
-    let api = |share: f64| 2.5 * (1.0 - share) + 10.0 * share;
-    let year = |mtok_day: f64, share: f64| mtok_day * 365.0 * api(share);
-    let volume = |dollars: f64, share: f64| dollars / 365.0 / api(share);
-    sheet.input(("api_input", "API, input", "$/M tok"), number(2.5, 2), "the blueprint (GPT-4o)");
-    sheet.input(("api_output", "API, output", "$/M tok"), number(10.0, 2), "the same");
-    let source = "the blueprint: what its cluster costs";
-    sheet.input(("own_year", "self-hosted", "$/year"), number(OWN_YEAR, 0), source);
-    let source = "one answer token for three of the prompt; the blueprint names no mix";
-    sheet.input(("output_share", "answers", "of all"), number(MIX, 2), source);
-    let rows = [20.0, 100.0, 200.0, 500.0, 701.4].map(|mtok| {
-        let cost = year(mtok, MIX);
-        let saving = (1.0 - OWN_YEAR / cost) * 100.0;
-        let each = OWN_YEAR / 365.0 / mtok;
-        let cells = [(mtok, 1), (year(mtok, 0.0), 0), (cost, 0), (year(mtok, 1.0), 0)];
-        let mut row: Vec<Cell> = cells.map(|(value, digits)| number(value, digits)).to_vec();
-        row.extend([number(OWN_YEAR, 0), number(each, 2), number(saving, 1)]);
-        row.push(number(mtok * 1e6 * MIX / 86_400.0, 0));
-        row
-    });
-    sheet.tables.push(Table {
-        key: "tco",
-        title: "Twelve months, in dollars, by M tokens a day (the blueprint's empty table 5.3)"
-            .into(),
-        columns: vec![
-            ("mtok_day", "M tok/day"),
-            ("api_all_input", "API, all input"),
-            ("api_mixed", "API, 3:1"),
-            ("api_all_output", "API, all output"),
-            ("own", "self-hosted"),
-            ("own_dollars_m", "own $/M tok"),
-            ("saving_percent", "saving %, 3:1"),
-            ("output_tps", "output tok/s"),
-        ],
-        rows: rows.to_vec(),
-        bars: Some(6),
-    });
-    sheet.tables.push(slips(&year, &volume));
-    sheet.notes.push(
-        "So `71 % above 100 M tokens a day` does not hold at the blueprint's own prices: at 100 M \
-         the cluster costs twice the API. `plan cost` finds the break-even of any inputs."
-            .to_owned(),
-    );
-    sheet
-}
-
-/// What the blueprint's cluster costs a year, and the mix taken for it.
-const OWN_YEAR: f64 = 319_000.0;
-const MIX: f64 = 0.25;
-
-type OfMix<'a> = &'a dyn Fn(f64, f64) -> f64;
-
-fn slips(year: OfMix<'_>, volume: OfMix<'_>) -> Table {
-    let fleet_year = 2600.0 * 8760.0;
-    let tps = 1.5e6 / 60.0;
-    let a_million = |dollars_hour: f64, tps: f64| dollars_hour / 3600.0 / tps * 1e6;
-    let slip = |what: &str, said: &str, reckoned: String, how: &str| {
-        vec![words(what), words(said), words(reckoned), words(how)]
-    };
-    let m = |dollars: f64| format!("${:.2} M", dollars / 1e6);
-    let k = |dollars: f64| format!("${:.0} k", dollars / 1e3);
-    let rows = vec![
-        slip(
-            "API, 100 M tokens a day",
-            "$1.12 M a year",
-            format!(
-                "{} to {}, {} at 3:1",
-                k(year(100.0, 0.0)),
-                k(year(100.0, 1.0)),
-                k(year(100.0, MIX))
-            ),
-            "volume x 365 x price",
-        ),
-        slip(
-            "volume of $1.12 M a year",
-            "> 100 M a day",
-            format!(
-                "{:.0} M to {:.0} M, {:.0} M at 3:1",
-                volume(1.12e6, 1.0),
-                volume(1.12e6, 0.0),
-                volume(1.12e6, MIX)
-            ),
-            "dollars / 365 / price",
-        ),
-        slip(
-            "break-even of $319 k",
-            "100 M a day",
-            format!(
-                "{:.0} M to {:.0} M, {:.0} M at 3:1",
-                volume(OWN_YEAR, 1.0),
-                volume(OWN_YEAR, 0.0),
-                volume(OWN_YEAR, MIX)
-            ),
-            "the same",
-        ),
-        slip(
-            "GPU-hour of $319 k, 8 GPUs",
-            "-",
-            format!("${:.2}", OWN_YEAR / 8760.0 / 8.0),
-            "$319 k / 8,760 h / 8",
-        ),
-        slip("the article's fleet", "$2,600/h", format!("{} a year", m(fleet_year)), "x 8,760 h"),
-        slip("  20 % of it", "$12.5 M a year", m(fleet_year * 0.2), "$12.5 M are 55 %"),
-        slip(
-            "  a GPU-hour of it",
-            "-",
-            format!("${:.2}", 2600.0 / 80.0),
-            "80 A100: ten times market",
-        ),
-        slip(
-            "  its output, 1.5 M tokens a minute",
-            "< $9 and < $0.80 a million",
-            format!("${:.1} a million", a_million(2600.0, tps)),
-            "$2,600 / 3,600 s / 25,000 tok/s",
-        ),
-        slip(
-            "  output for $9 a million",
-            "1.5 M a minute",
-            format!("{:.0} k tok/s", 2600.0 / 3600.0 / 9.0 * 1e3),
-            "meant is 1.5 M a second",
-        ),
-        slip(
-            "  output of a replica for 5,000 rps",
-            "-",
-            format!("{:.1} k tok/s", 5000.0 * 300.0 / 64.0 / 1e3),
-            "5,000 x 300 / 64: no GPU makes it",
-        ),
-    ];
-    Table {
-        key: "slips",
-        title: "The slips".to_owned(),
-        columns: vec![
-            ("what", "what"),
-            ("said", "the document"),
-            ("reckoned", "reckoned"),
-            ("how", "how"),
-        ],
-        rows,
-        bars: None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_documents_slips_are_named_with_the_right_figures() {
-        let text = documents().text();
-        for told in [
-            "$91 k to $365 k, $160 k at 3:1",
-            "307 M to 1227 M, 701 M at 3:1",
-            "87 M to 350 M, 200 M at 3:1",
-            "$4.55",
-            "$22.78 M a year",
-            "$4.56 M",
-            "$32.50",
-            "$28.9 a million",
-            "80 k tok/s",
-            "23.4 k tok/s",
-        ] {
-            assert!(text.contains(told), "{told}\n{text}");
-        }
-        let json = documents().json();
-        assert_eq!(json["tables"]["tco"][1]["saving_percent"], -99.8);
-        assert_eq!(json["tables"]["tco"][4]["saving_percent"], 71.5);
-    }
 
     #[test]
     fn a_fleet_that_never_pays_says_so() {

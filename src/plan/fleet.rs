@@ -52,7 +52,8 @@ const TOKENS: (f64, f64) = (1800.0, 300.0);
 const OUTPUT_TPM: f64 = 1.5e6;
 /// With 60 adapters in 8 slots more than one request in a hundred waits for an adapter to load.
 const LORA_SHARE: f64 = 0.94;
-/// What it says the fleet costs, in $/h.
+/// What it says the fleet costs, in $/h, and its GPUs.
+const GPUS: f64 = 80.0;
 const FLEET_DOLLARS_H: f64 = 2600.0;
 
 /// The article's pools.
@@ -170,6 +171,7 @@ fn table(rows: &[Row]) -> Table {
             words(row.fluid.1.name()),
             number(row.rps(), 1),
             number(row.output_tps(), 0),
+            row.dollars().map_or(Cell::Nothing, |dollars| number(dollars, 2)),
             number(replay.hit_ratio, 3),
             number(replay.ttft_ok_ratio, 3),
             number(replay.ttft_p99_ms, 0),
@@ -184,6 +186,7 @@ fn table(rows: &[Row]) -> Table {
         ("limit", "ended by"),
         ("replay_rps", "replay rps"),
         ("output_tps", "out tok/s"),
+        ("output_dollars_m", "$/M out"),
         ("hit_ratio", "hit"),
         ("ttft_ok", "TTFT in time"),
         ("ttft_p99_ms", "p99 ms"),
@@ -206,16 +209,19 @@ fn notes(sheet: &mut Sheet) {
          is the gateway's target, shown with simulated engines.",
     );
     note(
-        "A step of the 70B model on two A100 takes 50 ms by itself, so it cannot be held to 50 ms a \
-         token; it is counted with 2 s and 100 ms.",
+        "A step of the 70B model on two A100 takes 50 ms by itself, so it cannot be held to 50 ms \
+         a token; it counts with 2 s and 100 ms.",
     );
     note(
         "$2,600/h for 80 GPUs are $32.50 a GPU-hour and $22.8 M a year; a gap of 20 % is \
-         $4.6 M, not $12.5 M. `plan cost` takes the price as an input.",
+         $4.6 M, not $12.5 M. At that price neither $9 (70B) nor $0.80 (8B) a million output \
+         tokens can be met, full load or not; at a tenth of it both can. `plan cost` takes the \
+         price as an input.",
     );
     note(
         "The fluid is of like requests at the replay's hit ratio (`plan capacity` without --fleet) \
-         and knows neither chance nor adapters; the replay begins idle, which flatters a short one. \
+         and knows neither chance nor adapters; the replay begins idle, which flatters a short \
+         one. \
          99 % must have their first token in time (adapters: 94 %, for they load) and 95 % the \
          later ones.",
     );
@@ -226,6 +232,13 @@ impl Row {
     #[must_use]
     pub fn rps(&self) -> f64 {
         self.replay.capacity_rps.unwrap_or(0.0)
+    }
+
+    /// Dollars for a million output tokens at full load, at the article's price of a GPU.
+    fn dollars(&self) -> Option<f64> {
+        let gpus = self.pool.replicas as f64 * self.pool.gpus as f64;
+        let output = self.output_tps();
+        (output > 0.0).then(|| FLEET_DOLLARS_H / GPUS * gpus / 3600.0 / output * 1e6)
     }
 
     fn output_tps(&self) -> f64 {

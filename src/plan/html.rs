@@ -46,7 +46,8 @@ pub(super) fn open(title: &str, heading: &str) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
          <title>{title}</title>\n<style>\n\
-         body{{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1180px;padding:0 1em}}\n\
+         body{{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1180px;\
+         padding:0 1em}}\n\
          table{{border-collapse:collapse}}th,td{{text-align:right;padding:.2em .7em;\
          border-bottom:1px solid #ccc}}th:first-child,td:first-child,.words{{text-align:left}}\n\
          .wide{{overflow-x:auto}}.warning{{border-left:4px solid #d55e00;padding-left:.7em}}\n\

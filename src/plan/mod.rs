@@ -24,6 +24,7 @@ mod books;
 pub mod capacity;
 pub mod cost;
 pub mod cost_sheet;
+pub mod documents;
 mod endless;
 pub mod fleet;
 pub mod fluid;

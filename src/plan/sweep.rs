@@ -192,9 +192,10 @@ impl Sweep {
     fn notes(&self, sheet: &mut Sheet) {
         let mut note = |text: &str| sheet.notes.push(text.to_owned());
         note(
-            "The fluid: at r requests a second a step of T ms has r u T prefill tokens (u = uncached \
-             tokens of a prompt) and r (o - 1) T decodes, and T is what the engine takes for them; \
-             r rises until a limit is met. No queue, no chance: about the most in the long run.",
+            "The fluid: at r requests a second a step of T ms has r u T prefill tokens (u = \
+             uncached tokens of a prompt) and r (o - 1) T decodes, and T is what the engine takes \
+             for them; r rises until a limit is met. No queue, no chance: about the most in the \
+             long run.",
         );
         if self.replay {
             note(

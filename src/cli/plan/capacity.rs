@@ -23,7 +23,8 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["model", "model_config", "no_replay", "hit"])]
     fleet: bool,
     /// A profiled engine
-    #[arg(long, value_enum, default_value = "a100-8b", conflicts_with_all = ["model", "model_config"])]
+    #[arg(long, value_enum, default_value = "a100-8b",
+        conflicts_with_all = ["model", "model_config"])]
     engine: Profile,
     #[command(flatten)]
     model: Model,
@@ -31,10 +32,12 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1000))]
     replicas: u16,
     /// Tokens of a prompt
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
+    #[arg(long, default_value_t = 2048,
+        value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     prompt_tokens: u32,
     /// Mean tokens of an answer
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 300,
+        value_parser = clap::value_parser!(u32).range(1..=100_000))]
     output_tokens: u32,
     /// Shares of the prompt that others begin with too
     #[arg(long, value_name = "SHARE,...", value_delimiter = ',', value_parser = hit,

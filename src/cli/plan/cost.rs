@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::common::{Output, not_negative, positive, share};
 use crate::plan::cost::Question;
 use crate::plan::cost_sheet;
+use crate::plan::documents;
 use crate::plan::sheet::Sheet;
 
 /// Dollars a million tokens, self-hosted against an API; where they meet; month by month
@@ -74,7 +75,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
 
 fn sheet(args: &Args) -> Result<Sheet, String> {
     if args.documents {
-        return Ok(cost_sheet::documents());
+        return Ok(documents::sheet());
     }
     let asked = Question {
         tokens_day: args.tokens_day.unwrap_or(0.0),

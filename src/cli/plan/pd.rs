@@ -19,7 +19,8 @@ use crate::plan::sheet::Sheet;
 Replicas are of one kind. Without --model the engine is one that was profiled.")]
 pub(super) struct Args {
     /// A profiled engine
-    #[arg(long, value_enum, default_value = "a100-8b", conflicts_with_all = ["model", "model_config"])]
+    #[arg(long, value_enum, default_value = "a100-8b",
+        conflicts_with_all = ["model", "model_config"])]
     engine: Profile,
     #[command(flatten)]
     model: Model,
@@ -27,10 +28,12 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=512))]
     replicas: u32,
     /// Tokens of a prompt
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     prompt_tokens: u32,
     /// Tokens of an answer
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 300,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     output_tokens: u32,
     /// Share of a prompt that is cached where it is prefilled
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = hit)]
