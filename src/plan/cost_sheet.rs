@@ -1,7 +1,7 @@
 //! The sheet of `plan cost`.
 
 use super::cost::{MONTH_DAYS, Question};
-use super::sheet::{Cell, Sheet, Table, number, words};
+use super::sheet::{Cell, Sheet, Table, number};
 
 /// All that `plan cost` says of a checked question.
 #[must_use]
