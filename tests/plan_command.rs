@@ -242,6 +242,18 @@ fn cost_finds_the_break_even_and_refuses_what_cannot_be() {
 }
 
 #[test]
+fn what_is_said_of_a_model_needs_one() {
+    let lone: [&[&str]; 3] = [&["capacity", "--gpus", "4"], &["pd", "--weights", "fp8"], &["size"]];
+    for args in lone {
+        let output = plan(args);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && told.contains("--model"), "{args:?}: {told}");
+    }
+    let both = ["pd", "--engine", "a100-8b", "--model", "qwen3-8b"];
+    assert_eq!(plan(&both).status.code(), Some(2));
+}
+
+#[test]
 fn pd_weighs_the_link_against_the_prefill() {
     let of =
         |gbit: &str| sheet(&["pd", "--slo-ttft-ms=800", "--slo-tpot-ms=15", "--link-gbit", gbit]);

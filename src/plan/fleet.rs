@@ -263,7 +263,7 @@ mod tests {
         (pool.replicas, pool.first_rps) = (2, 8.0);
         let row = pool.row(1, 8.0, &mut |_| {});
         assert!((1.0..40.0).contains(&row.rps()), "{}", row.rps());
-        let sheet = sheet(&[row.clone()], 1, 8.0);
+        let sheet = sheet(std::slice::from_ref(&row), 1, 8.0);
         assert_eq!(sheet.of("asked_output_tps"), Some(1.5e6));
         assert_eq!(sheet.of("floor_rps").map(f64::round), Some(83.0));
         assert_eq!(sheet.of("fleet_rps"), Some(row.rps()));

@@ -233,7 +233,7 @@ impl Config<'_> {
         } else {
             heads
         };
-        if kv_heads > heads || heads % kv_heads != 0 {
+        if kv_heads > heads || !heads.is_multiple_of(kv_heads) {
             return Err(format!("{heads} heads do not share {kv_heads} KV heads"));
         }
         let head_dim =

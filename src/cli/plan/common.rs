@@ -55,40 +55,45 @@ impl Output {
 pub(super) struct Model {
     /// A model by name: llama-3-8b, llama-3-70b, llama-3.1-8b, llama-3.1-70b, llama-3.1-405b,
     /// mistral-large, mixtral-8x7b, qwen3-8b, qwen3-32b, qwen3-30b-a3b, gpt-oss-120b, deepseek-r1
-    #[arg(long, value_name = "NAME", value_parser = preset)]
+    #[arg(long, value_name = "NAME", value_parser = preset, group = "named_model")]
     pub(super) model: Option<&'static Preset>,
     /// The `config.json` of any other
-    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    #[arg(long, value_name = "FILE", group = "named_model")]
     pub(super) model_config: Option<PathBuf>,
     /// a100-80g, h100-80g, h200-141g or l40s-48g
-    #[arg(long, value_name = "NAME", value_parser = gpu, default_value = "h100-80g")]
+    #[arg(long, requires = "named_model", value_name = "NAME",
+        value_parser = gpu, default_value = "h100-80g")]
     pub(super) gpu: &'static Gpu,
     /// Memory of a GPU as an engine sees it [default: the GPU's]
-    #[arg(long, value_name = "GIB", value_parser = positive)]
+    #[arg(long, requires = "named_model", value_name = "GIB", value_parser = positive)]
     pub(super) gpu_gib: Option<f64>,
     /// GPUs of a replica (tensor parallelism)
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    #[arg(long, requires = "named_model", default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(super) gpus: u64,
     /// How weights are kept [default: as the config says, else fp16]
-    #[arg(long, value_enum)]
+    #[arg(long, requires = "named_model", value_enum)]
     pub(super) weights: Option<Weights>,
     /// How the KV cache is kept
-    #[arg(long, value_enum, default_value = "fp16")]
+    #[arg(long, requires = "named_model", value_enum, default_value = "fp16")]
     pub(super) kv_cache: KvCache,
     /// Share of a GPU's memory that the engine takes (--gpu-memory-utilization)
-    #[arg(long, default_value_t = 0.9, value_parser = utilization)]
+    #[arg(long, requires = "named_model", default_value_t = 0.9, value_parser = utilization)]
     pub(super) utilization: f64,
     /// Tokens of a KV block
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    #[arg(long, requires = "named_model", default_value_t = 16,
+        value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub(super) block_tokens: u64,
     /// Sequences that the engine runs (max_num_seqs) [default: vLLM's on this GPU]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=65536))]
+    #[arg(long, requires = "named_model", value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..=65536))]
     pub(super) sequences_max: Option<u64>,
     /// Tokens of a step (max_num_batched_tokens) [default: vLLM's on this GPU]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    #[arg(long, requires = "named_model", value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     pub(super) step_tokens: Option<u64>,
     /// Memory of a GPU for activations and all else [default: estimated]
-    #[arg(long, value_name = "GIB", value_parser = not_negative)]
+    #[arg(long, requires = "named_model", value_name = "GIB", value_parser = not_negative)]
     pub(super) reserve_gib: Option<f64>,
 }
 
@@ -287,4 +292,30 @@ fn utilization(text: &str) -> Result<f64, &'static str> {
 /// A share below 1, as of a prompt that is cached.
 pub(super) fn hit(text: &str) -> Result<f64, &'static str> {
     within(text, |n| (0.0..1.0).contains(&n), "must be a share below 1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_model_and_gpu() {
+        let command = <Model as clap::Args>::augment_args(clap::Command::new("x"));
+        let help = command.clone().render_long_help().to_string();
+        let words = help.split(|c: char| c.is_whitespace() || c == ',').collect::<Vec<_>>();
+        let names = PRESETS.iter().map(|preset| preset.name).chain(GPUS.iter().map(|gpu| gpu.name));
+        for name in names {
+            assert!(words.contains(&name), "{name}: {help}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_refused() {
+        for bad in ["nan", "inf", "-1", "0", "1e300", "x", ""] {
+            assert!(positive(bad).is_err(), "{bad}");
+        }
+        assert_eq!((not_negative("0"), utilization("1")), (Ok(0.0), Ok(1.0)));
+        assert!(utilization("1.01").is_err() && utilization("0").is_err());
+        assert!(hit("1").is_err() && share("1").is_ok() && hit("0.9").is_ok());
+    }
 }
