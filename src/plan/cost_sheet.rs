@@ -100,10 +100,11 @@ fn results(asked: &Question, sheet: &mut Sheet) {
     let saving = number((1.0 - year_own / year_api) * 100.0, 1);
     let how = "1 - self-hosted / API, without setup and growth".to_owned();
     result("saving_percent", "saving", "%", saving, how);
+    let carried = if asked.replica_tps.is_some() { "which they carry" } else { "if they carry it" };
     let (even, how) = match asked.break_even() {
         Some((volume, replicas)) => (
             number(volume, 0),
-            format!("a day of {replicas:.0} replicas = a day of the API, and they carry it"),
+            format!("a day of {replicas:.0} replica(s) = a day of the API, {carried}"),
         ),
         None => (Cell::Nothing, "never: at full load the fleet is dearer than the API".to_owned()),
     };
