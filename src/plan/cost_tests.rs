@@ -80,10 +80,13 @@ fn the_stairs_meet_the_line_where_they_carry_it() {
     // A fixed fleet that cannot carry what it would need.
     let fixed = Question { replicas: Some(2.0), api_output: 20.0, ..stairs };
     assert_eq!(fixed.break_even(), None);
-    // Everywhere at and above a break-even that is found, the fleet carries it for no more.
-    for (volume, _) in [stairs.break_even(), spare.break_even()].into_iter().flatten() {
-        let at = Question { tokens_day: volume, ..spare };
-        assert!(at.replicas_for(volume) * 10.0 * 86_400.0 >= volume);
+    // At a break-even the fleet carries the volume, and for no more than the API asks.
+    for asked in [stairs, spare] {
+        let (volume, replicas) = asked.break_even().expect("it meets");
+        assert!(asked.replicas_for(volume) <= replicas);
+        let busy = asked.replicas_for(volume) - asked.spare;
+        assert!(busy * 10.0 * 86_400.0 >= volume);
+        assert!(asked.own_day(replicas) <= volume * asked.api_price() / 1e6 + 1e-9);
     }
 }
 
