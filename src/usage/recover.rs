@@ -175,9 +175,10 @@ impl Places<'_> {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let none = Settled { open: 0, ended: 0 };
-        let Some(left) = Left::read(&bytes).filter(|left| !left.open.is_empty()) else {
+        let Some(mut left) = Left::read(&bytes).filter(|left| !left.open.is_empty()) else {
             return Ok(none);
         };
+        left.open.sort_by_key(|open| (open.started_unix_ms, open.place));
         let any_ended = left.open.iter().any(|open| open.ended.is_some());
         let written = if any_ended { lines_since(self.log, &left.log)? } else { None };
         let listed = already_listed(self.list, left.run)?;
