@@ -34,6 +34,7 @@ mod process;
 mod prompt;
 mod quota;
 mod relay;
+mod reload;
 mod reply;
 mod request;
 mod retry;
@@ -48,3 +49,4 @@ mod view;
 
 pub use offline::explain_snapshot;
 pub use process::Gateway;
+pub use reload::{Reloaded, Reopen};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::decisions::Decisions;
 use super::learned::Learned;
 use super::side::Side;
-use crate::admin::{Flags, Shard};
+use crate::admin::{Flags, Reloads, Shard};
 use crate::config::{Config, HalfClose, QuotaStore, Retry, Timeouts};
 use crate::net::Driver;
 use crate::prompt::segments::SegmentCache;
@@ -17,7 +17,7 @@ use crate::routing::Policy;
 use crate::runtime::clock;
 use crate::runtime::log::Log;
 use crate::runtime::snapshot::Snapshot;
-use crate::tenants::{Accounts, KeyTable, OPEN_TENANT, TenantRef, quota};
+use crate::tenants::{Accounts, KeyTable, OPEN_TENANT, Salts, TenantRef, quota};
 use crate::usage::UsageSink;
 
 /// Configuration and fleet, published as one so that a request sees both of one moment.
@@ -36,6 +36,8 @@ pub(super) struct Published {
     pub timeouts: Timeouts,
     /// Retry limits.
     pub retry: Retry,
+    /// Cache salts of the tenants, where they do not share cached prefixes.
+    salts: Option<Salts>,
     /// How a pool chooses, unless a caller that may has asked for another way.
     pub policy: Policy,
     /// Largest request body in bytes.
@@ -65,6 +67,10 @@ impl Published {
             learned: learned.collect(),
             fleet,
             keys: KeyTable::new(&config.tenants),
+            salts: config
+                .cache_salt_secret
+                .as_ref()
+                .and_then(|secret| Salts::new(secret, &config.tenants)),
             accounts: match old {
                 Some(old) if Arc::ptr_eq(&old.config, &config) => Arc::clone(&old.accounts),
                 old => {
@@ -88,6 +94,11 @@ impl Published {
 }
 
 impl Published {
+    /// The index of the tenant with that id.
+    pub(super) fn tenant_index(&self, id: &str) -> Option<usize> {
+        self.tenants.iter().position(|tenant| **tenant == *id)
+    }
+
     /// The caller's name.
     pub(super) fn tenant(&self, caller: TenantRef) -> Arc<str> {
         self.tenants.get(caller.index).map_or_else(|| OPEN_TENANT.into(), Arc::clone)
@@ -103,6 +114,17 @@ impl Published {
             None => Some(self.policy),
             Some(name) => Policy::of_name(std::str::from_utf8(name).ok()?),
         }
+    }
+
+    /// Do requests get a cache salt of their tenant's?
+    pub(super) fn salts(&self) -> bool {
+        self.salts.is_some()
+    }
+
+    /// The cache salt of the tenant of that index for a request that came with the salt `own`;
+    /// `None` where the caller's own is the only one.
+    pub(super) fn salt(&self, tenant: usize, own: Option<&str>) -> Option<String> {
+        self.salts.as_ref()?.of(tenant, own)
     }
 
     /// May the caller use the pool of that name?
@@ -132,6 +154,8 @@ pub(super) struct Shared {
     pub share: Arc<Stats>,
     /// The store of budgets that other gateways ask too, if there is one.
     pub quota: Option<Arc<quota::redis::Shared>>,
+    /// What came of reloads.
+    pub reloads: Arc<Reloads>,
     /// The way to what loads adapters.
     pub loader: Loader,
     /// Where log lines go.
