@@ -2,6 +2,7 @@
 //! random histories; gateways that share a budget to the last token; a store that goes, hangs,
 //! fills up, forgets, and comes back.
 
+mod common;
 #[path = "support/quota_model.rs"]
 mod quota_model;
 #[path = "support/redis.rs"]
@@ -9,6 +10,8 @@ mod redis_server;
 
 #[path = "quota_store/bed.rs"]
 mod bed;
+#[path = "quota_store/gateways.rs"]
+mod gateways;
 #[path = "quota_store/histories.rs"]
 mod histories;
 #[path = "quota_store/layouts.rs"]
@@ -17,14 +20,3 @@ mod layouts;
 mod sharing;
 #[path = "quota_store/trouble.rs"]
 mod trouble;
-
-/// Waits until it is so.
-fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    for _ in 0..1_500 {
-        if so() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    panic!("never so: {what}");
-}

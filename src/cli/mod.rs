@@ -10,6 +10,7 @@ mod doctor;
 mod explain;
 mod key;
 mod plan;
+mod quota;
 mod serve;
 mod sim;
 mod tokens;
@@ -40,6 +41,7 @@ enum Command {
     Explain(explain::Args),
     Key(key::Args),
     Plan(plan::Args),
+    Quota(quota::Args),
     Serve(serve::Args),
     Sim(sim::Args),
     Tokens(tokens::Args),
@@ -57,6 +59,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args),
         Command::Key(args) => key::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Quota(args) => quota::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Tokens(args) => tokens::run(args),

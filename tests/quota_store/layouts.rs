@@ -7,6 +7,7 @@ use std::sync::Arc;
 use expedite::tenants::quota::redis::{Denied, Who};
 
 use super::bed::{Gateway, command, gateway, quota, who};
+use super::common::eventually;
 use super::redis_server::Redis;
 
 /// Three masters without replicas, a third of the slots each.
@@ -27,7 +28,7 @@ fn cluster() -> (tempfile::TempDir, Vec<Redis>) {
         command(node, &["CLUSTER", "MEET", "127.0.0.1", &nodes[0].port.to_string()]);
     }
     for node in &nodes {
-        super::eventually("the cluster is whole", || {
+        eventually("the cluster is whole", || {
             let info = command(node, &["CLUSTER", "INFO"]);
             let text: String = redis::FromRedisValue::from_redis_value(info).expect("text");
             let known = text.contains("cluster_known_nodes:3");
@@ -152,7 +153,7 @@ fn a_failover_refuses_nobody_and_overspends_no_more_than_was_open() {
     let (mut master, replica) = (Redis::start(), Redis::start());
     command(&replica, &["REPLICAOF", "127.0.0.1", &master.port.to_string()]);
     let sentinel = Sentinel::start(&master);
-    super::eventually("the sentinel knows the replica", || {
+    eventually("the sentinel knows the replica", || {
         let known = sentinel.ask(&["replicas", "m"]);
         known.is_some_and(|known| matches!(known, redis::Value::Array(list) if !list.is_empty()))
     });

@@ -19,6 +19,7 @@ mod client;
 mod drive;
 mod keep;
 mod lane;
+mod look;
 mod op;
 mod resp;
 mod script;
@@ -31,6 +32,7 @@ mod who;
 
 pub use advance::{Advance, Grant, Message};
 pub use client::{Client, Denied, Hold};
+pub use look::{Desk, Shown};
 pub use resp::{Garbage, Reply, parse};
 pub use script::{Decided, Scripts, Stands, decided, granted, settled};
 pub use shared::{Say, Shared};

@@ -43,15 +43,6 @@ impl Reply {
             _ => None,
         }
     }
-
-    /// The text, of a string of either kind.
-    pub(super) fn text(&self) -> Option<&str> {
-        match self {
-            Reply::Simple(text) => Some(text),
-            Reply::Bulk(bytes) => std::str::from_utf8(bytes).ok(),
-            _ => None,
-        }
-    }
 }
 
 /// Not a reply of a store.

@@ -141,6 +141,11 @@ impl Scripts {
     }
 }
 
+/// How many gateways there are, those that have died within a lease's time among them.
+pub(super) fn gateways() -> Cmd {
+    cmd("ZCARD").arg(GATEWAYS).to_owned()
+}
+
 /// The slot of the list of gateways, which has no hash tag.
 pub(super) fn gateways_slot() -> u16 {
     super::slot::slot(GATEWAYS.as_bytes())

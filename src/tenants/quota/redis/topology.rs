@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, FromRedisValue, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, RedisResult, Value,
+};
 use tokio::time::{sleep, timeout};
 
 use super::shared::{Shared, Topology};
@@ -37,7 +39,7 @@ pub async fn run(shared: &Shared) {
 }
 
 /// What is found now; `None`: nobody could say.
-async fn find(shared: &Shared) -> Option<Topology> {
+pub(super) async fn find(shared: &Shared) -> Option<Topology> {
     let place = &shared.place;
     for (host, port) in &place.hosts {
         let found = match &place.layout {
@@ -67,14 +69,19 @@ async fn look_up(host: &str, port: u16) -> Option<SocketAddr> {
     found.min()
 }
 
-async fn ask(info: redis::ConnectionInfo, command: &redis::Cmd) -> Option<Value> {
+/// One answer; `None`: none in time.
+pub(super) async fn ask(info: ConnectionInfo, command: &Cmd) -> Option<RedisResult<Value>> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(PATIENCE))
         .set_response_timeout(Some(PATIENCE));
     let client = Client::open(info).ok()?;
     let connected = client.get_multiplexed_async_connection_with_config(&config);
-    let mut connection: MultiplexedConnection = timeout(PATIENCE, connected).await.ok()?.ok()?;
-    timeout(PATIENCE, command.query_async(&mut connection)).await.ok()?.ok()
+    let connected = timeout(PATIENCE, connected).await.ok()?;
+    let mut connection: MultiplexedConnection = match connected {
+        Ok(connection) => connection,
+        Err(error) => return Some(Err(error)),
+    };
+    timeout(PATIENCE, command.query_async(&mut connection)).await.ok()
 }
 
 async fn master(shared: &Shared, sentinel: (&str, u16), name: &str) -> Option<Topology> {
@@ -83,7 +90,7 @@ async fn master(shared: &Shared, sentinel: (&str, u16), name: &str) -> Option<To
     // Sentinels have logins of their own; the URL's are those of the servers.
     let info = shared.place.info(sentinel, false)?;
     let (host, port): (String, u16) =
-        FromRedisValue::from_redis_value(ask(info, &command).await?).ok()?;
+        FromRedisValue::from_redis_value(ask(info, &command).await?.ok()?).ok()?;
     Some(Topology::Single(look_up(&host, port).await?))
 }
 
@@ -91,7 +98,7 @@ async fn slots(shared: &Shared, node: (&str, u16)) -> Option<Topology> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
     let info = shared.place.info(node, true)?;
-    let Value::Array(rows) = ask(info, &command).await? else { return None };
+    let Value::Array(rows) = ask(info, &command).await?.ok()? else { return None };
     let mut ranges = Vec::new();
     for row in rows {
         let Value::Array(row) = row else { return None };

@@ -28,10 +28,9 @@ impl Who {
         let limited = accounts.iter().filter(|account| account.limits().any());
         let accounts: Vec<_> = limited.map(Arc::clone).collect();
         let advance = Arc::clone(accounts.last()?.advance());
-        let tag = escaped(tenant);
         let keys = accounts.iter().flat_map(|account| keys_of(tenant, account.name()));
         let keys = keys.collect();
-        Some(Who { accounts, keys, slot: slot(tag.as_bytes()), advance })
+        Some(Who { accounts, keys, slot: slot_of(tenant), advance })
     }
 
     /// The limits of each account.
@@ -103,7 +102,12 @@ pub(super) fn keys_of(tenant: &str, account: &str) -> [String; 2] {
     ["bucket", "leases"].map(|what| format!("expedite:{{{tag}}}:{account}:{what}"))
 }
 
+/// The slot of a tenant's keys.
+pub(super) fn slot_of(tenant: &str) -> u16 {
+    slot(escaped(tenant).as_bytes())
+}
+
 /// Braces would begin or end a hash tag of their own.
-pub(super) fn escaped(name: &str) -> String {
+fn escaped(name: &str) -> String {
     name.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
 }
