@@ -6,7 +6,7 @@
 //! z   share of the time that prefill had lately  n   requests that run or wait there
 //!
 //! J = (w + d) / TTFT limit * pressure + 0.025 x^2 + 2 max(0, x - 0.7) + 5 kv + adapter
-//! pressure = (s / mean s)^4 * ((1 - mean z) / (1 - z))^2               for the usual request
+//! pressure = (s / mean s)^4 * ((1 - mean z) / max(1 - z, 0.6))^2       for the usual request
 //!          = ((n + 1) / (mean n + 1))^2 * sqrt((1 - z) / (1 - mean z)) for an unusually long one
 //! ```
 //!
@@ -34,6 +34,9 @@ const LIMIT_MS_MIN: f64 = 0.1;
 /// Weights stay within this factor of 1, either way.
 const WEIGHT_MAX: f64 = 1000.0;
 
+/// Share of the time that is left to decodes counts as at least so much: one long prompt takes all
+/// of a replica's time for a while, and says little of the time after it.
+const FREE_MIN: f64 = 0.6;
 /// Pressure stays between these: an idle replica is no magnet, a full one no taboo.
 const PRESSURE_MIN: f64 = 0.2;
 const PRESSURE_MAX: f64 = 10.0;
@@ -229,7 +232,8 @@ impl Means {
 
     /// Fills in the terms that need the fleet, and the cost.
     fn sum_up(&self, one: &mut Scored) {
-        let step = squared(squared(one.step / self.step) * (self.free / one.free));
+        let left = self.free / one.free.max(FREE_MIN);
+        let step = squared(squared(one.step / self.step) * left);
         let usual = step.clamp(PRESSURE_MIN, PRESSURE_MAX);
         let longness = squared(squared(one.uncached as f64 * self.short));
         let longness = longness / (1.0 + longness);
