@@ -7,7 +7,7 @@ use crate::plan::{Crash, Mix, Outcome, Scenario, Slow, Trace};
 use crate::prompt::blocks::reusable_tokens;
 
 fn mix(rate: f64, seconds: f64) -> Mix {
-    Mix { seed: 7, rate, seconds, hot: 0.0, long: 0.0, adapters: 0, token_ms: 36.0 }
+    Mix { seed: 7, rate, seconds, hot: 0.0, long: 0.0, adapters: 0, tenants: 1, flood: 1.0, token_ms: 36.0 }
 }
 
 fn small() -> Scenario {
