@@ -14,19 +14,21 @@ pub const LONG_TOKENS: u64 = 4_000;
 pub const LONG_MS_A_TOKEN: f64 = 0.15;
 
 /// Share of the TPOT limit up to which a prediction is good enough: refusing lightens the load, so
-/// that predictions are late. The numbers here are from `plan replay`, moved one at a time.
+/// that predictions are late. Where the fleet as a whole is below a share of it, one slow replica is
+/// no reason to refuse. The numbers here are from `plan replay`, moved one at a time.
 const TPOT_SHARE: f64 = 1.05;
+const TPOT_SHARE_FLEET: f64 = 0.9;
 /// Share of the TTFT limit that is good enough of a fleet that is pressed: who has much to prefill
 /// then takes the place of two who have not. Of one that is not, the whole limit.
 const TTFT_SHARE_PRESSED: f64 = 0.55;
 /// The same for a tenant that had less than its fair share by a tenth or more.
-const TTFT_SHARE_OWED: f64 = 0.9;
+const TTFT_SHARE_OWED: f64 = 0.75;
 const OWED: f64 = 0.9;
-/// A fleet is pressed from this share of the TPOT limit on, and all of it a tenth later; or when
-/// what runs before a request takes this share of its TTFT limit.
-const PRESSED_TPOT: f64 = 0.9;
+/// A fleet is pressed from this share of the TPOT limit on, and wholly a little later.
+const PRESSED_TPOT: f64 = 0.93;
+const PRESSED_TPOT_WIDTH: f64 = 0.05;
+/// Without a TPOT limit: when what is before a request takes this share of its TTFT limit.
 const PRESSED_WAIT: f64 = 0.6;
-const PRESSED_TPOT_WIDTH: f64 = 0.1;
 const PRESSED_WAIT_WIDTH: f64 = 0.2;
 
 /// What limits a request.
@@ -68,8 +70,17 @@ pub struct Predicted {
     pub prefill_ms: f64,
     /// Time of each later token in ms.
     pub tpot_ms: f64,
+    /// The mean of the same over the fleet; 0 = not known.
+    pub fleet_tpot_ms: f64,
     /// Tokens that the answer is expected to have.
     pub output_tokens: f64,
+}
+
+impl Predicted {
+    /// Time of a later token over the fleet, as far as it is known.
+    fn fleet_ms(&self) -> f64 {
+        if self.fleet_tpot_ms > 0.0 { self.fleet_tpot_ms } else { self.tpot_ms }
+    }
 }
 
 /// Why a request is not admitted.
@@ -132,7 +143,7 @@ impl Limits {
         if first_ms > self.ttft_bound_ms(predicted, waited_ms, standing) {
             return Err(Why::Ttft);
         }
-        if predicted.tpot_ms > self.tpot_bound_ms(standing) {
+        if predicted.tpot_ms > self.tpot_bound_ms(standing) && !self.is_fast(predicted, standing) {
             return Err(Why::Tpot);
         }
         Ok(())
@@ -153,13 +164,22 @@ impl Limits {
     /// The longest time to the first token with which it is admitted, in ms since it came.
     fn ttft_bound_ms(&self, predicted: &Predicted, waited_ms: f64, standing: &Standing) -> f64 {
         let Some(limit_ms) = self.ttft_ms else { return f64::INFINITY };
-        let others_ms = waited_ms + predicted.ttft_ms - predicted.prefill_ms;
-        let wait = (others_ms / limit_ms - PRESSED_WAIT) / PRESSED_WAIT_WIDTH;
-        let step = self.tpot_ms.map_or(0.0, |ms| predicted.tpot_ms / ms);
-        let step = (step - PRESSED_TPOT) / PRESSED_TPOT_WIDTH;
-        let pressed = wait.max(step).clamp(0.0, 1.0);
+        let pressed = match self.tpot_ms {
+            Some(ms) => (predicted.fleet_ms() / ms - PRESSED_TPOT) / PRESSED_TPOT_WIDTH,
+            None => {
+                let before_ms = waited_ms + predicted.ttft_ms - predicted.prefill_ms;
+                (before_ms / limit_ms - PRESSED_WAIT) / PRESSED_WAIT_WIDTH
+            }
+        };
         let least = if standing.ratio < OWED { TTFT_SHARE_OWED } else { TTFT_SHARE_PRESSED };
-        limit_ms * standing.bound() * (1.0 - pressed * (1.0 - least))
+        limit_ms * standing.bound() * (1.0 - pressed.clamp(0.0, 1.0) * (1.0 - least))
+    }
+
+    /// Is the fleet as a whole well below the limit?
+    fn is_fast(&self, predicted: &Predicted, standing: &Standing) -> bool {
+        let bound = |ms: f64| ms * TPOT_SHARE_FLEET * standing.bound();
+        predicted.fleet_tpot_ms > 0.0
+            && self.tpot_ms.is_none_or(|ms| predicted.fleet_tpot_ms < bound(ms))
     }
 
     /// The longest time of a later token with which it is admitted, in ms; endless without a limit.

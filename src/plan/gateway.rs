@@ -171,8 +171,8 @@ impl Gateway {
             Decision::Nobody => return Answer::Nobody,
         };
         let output_tokens = self.lengths.expect(None, 0).mean;
-        let Pick { ttft_ms, tpot_ms, prefill_ms, .. } = pick;
-        let predicted = Predicted { ttft_ms, prefill_ms, tpot_ms, output_tokens };
+        let Pick { ttft_ms, tpot_ms, prefill_ms, fleet_tpot_ms, .. } = pick;
+        let predicted = Predicted { ttft_ms, prefill_ms, tpot_ms, fleet_tpot_ms, output_tokens };
         let limits = if self.shed { self.limits(ask, output_tokens) } else { Limits::default() };
         let case = Case {
             limits: &limits,

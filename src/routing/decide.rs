@@ -18,6 +18,7 @@ pub(super) fn decide(request: &Request, scored: &[Scored], rng: &mut Rng) -> Dec
         ttft_ms: best.times.ttft_ms,
         tpot_ms: best.times.tpot_ms,
         prefill_ms: best.times.prefill_ms,
+        fleet_tpot_ms: mean(scored, |one| one.times.tpot_ms),
         cost: best.cost,
         runners_up: runners_up(scored, best.index),
     };
@@ -25,6 +26,10 @@ pub(super) fn decide(request: &Request, scored: &[Scored], rng: &mut Rng) -> Dec
         return Decision::Hold(pick);
     }
     Decision::Pick(pick)
+}
+
+fn mean(scored: &[Scored], of: impl Fn(&Scored) -> f64) -> f64 {
+    scored.iter().map(of).sum::<f64>() / scored.len().max(1) as f64
 }
 
 fn best<'s>(request: &Request, scored: &'s [Scored], rng: &mut Rng) -> Option<&'s Scored> {

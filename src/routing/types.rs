@@ -229,6 +229,8 @@ pub struct Pick {
     pub tpot_ms: f64,
     /// GPU time of the uncached tokens in ms, for the prefill duty.
     pub prefill_ms: f64,
+    /// The mean of the same over all that may take it; 0 = not known.
+    pub fleet_tpot_ms: f64,
     /// What the policy compared; its scale is the policy's own.
     pub cost: f64,
     /// The next best, with their cost.
