@@ -226,3 +226,87 @@ impl Counters {
         self.total.add(tokens, now_ms);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn equal(tenants: usize) -> Counters {
+        Counters::new(&vec![Share { weight: 1.0, priority: 0 }; tenants])
+    }
+
+    #[test]
+    fn a_lone_tenant_is_never_above_its_share() {
+        let counters = equal(5);
+        for i in 0..1_000 {
+            let standing = counters.asks(2, i * 20);
+            assert!((standing.ratio - 1.0).abs() < 1e-3, "{standing:?}");
+            counters.charge(2, 1_000, 300.0, i * 20);
+        }
+        assert_eq!(counters.asks(2, 20_000).bound(), 1.0);
+    }
+
+    #[test]
+    fn who_floods_is_far_above_and_the_others_are_owed() {
+        let counters = equal(8);
+        let mut last = Vec::new();
+        for i in 0..4_000u64 {
+            // The first takes three of ten, the others one each.
+            let tenant = [0, 0, 0, 1, 2, 3, 4, 5, 6, 7][i as usize % 10];
+            let standing = counters.asks(tenant, i * 5);
+            counters.charge(tenant, 400, 300.0, i * 5);
+            last.push((tenant, standing));
+        }
+        for (tenant, standing) in last.split_off(3_000) {
+            let bound = standing.bound();
+            let expected = if tenant == 0 { BOUND_FAR_ABOVE } else { 1.0 };
+            assert_eq!(bound, expected, "tenant {tenant}: {standing:?}");
+        }
+        // Half a minute later nobody remembers.
+        assert_eq!(counters.asks(0, 60_000).bound(), 1.0);
+    }
+
+    #[test]
+    fn weights_and_priorities_count() {
+        let counters = Counters::new(&[
+            Share { weight: 4.0, priority: 0 },
+            Share { weight: 1.0, priority: 2 },
+        ]);
+        for i in 0..500u64 {
+            let tenant = usize::from(i % 5 == 4);
+            counters.asks(tenant, i * 10);
+            counters.charge(tenant, 1_000, 0.0, i * 10);
+        }
+        let [gold, free] = [counters.asks(0, 5_000), counters.asks(1, 5_000)];
+        assert!((gold.ratio - 1.0).abs() < 0.05 && (free.ratio - 1.0).abs() < 0.05);
+        assert_eq!((gold.behind, free.behind), (0, 2));
+        assert!(free.bound() < gold.bound());
+        assert_eq!(counters.virtual_parts(0), counters.virtual_parts(1));
+        // Where the first class is silent the second is the first.
+        assert_eq!(counters.asks(1, 30_000).behind, 0);
+    }
+
+    #[test]
+    fn a_correction_takes_back_what_did_not_come() {
+        let counters = equal(2);
+        counters.charge(0, 100, 500.0, 0);
+        counters.correct(0, 500.0, 200.0, 0);
+        assert_eq!(counters.virtual_parts(0), ((100 + 400) as f64 * PARTS) as u64);
+        counters.correct(0, 9e9, 0.0, 0);
+        assert_eq!(counters.virtual_parts(0), 0);
+        counters.charge(7, 10, f64::NAN, 0);
+        assert_eq!(counters.virtual_parts(7), 0, "who is not known counts as the first");
+    }
+
+    #[test]
+    fn threads_lose_nothing() {
+        let counters = equal(3);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| counters.charge(1, 3, 1.0, 7)));
+            }
+        });
+        assert_eq!(counters.virtual_parts(1), 40_000 * 5 * PARTS as u64);
+        assert!((counters.total.get(7) - 200_000.0).abs() < 1.0);
+    }
+}

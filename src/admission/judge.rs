@@ -88,3 +88,74 @@ fn wait(case: &Case<'_>, slack_ms_min: f64, room_ms: f64) -> Result<Verdict, Why
     }
     Ok(Verdict::Wait { most_ms: most_ms as u64 })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::limits::Asked;
+    use super::*;
+
+    fn case(limits: &Limits) -> Case<'_> {
+        Case {
+            limits,
+            predicted: Predicted { ttft_ms: 100.0, tpot_ms: 30.0, output_tokens: 300.0, ..Default::default() },
+            full: false,
+            behind: false,
+            waited_ms: 0.0,
+            standing: Standing::default(),
+            running: Running { requests: 100, tokens: 200_000, answer_ms: 10_000.0 },
+            tokens: 2_000,
+            tokens_before: 0,
+            queue_ms_max: 2_000,
+        }
+    }
+
+    fn slo(ttft_ms: f64) -> Limits {
+        let asked = Asked { slo_ttft_ms: Some(ttft_ms), slo_tpot_ms: Some(50.0), ..Asked::default() };
+        Limits::of(&asked)
+    }
+
+    fn refused(verdict: Verdict) -> (Why, u64) {
+        let Verdict::Refuse { why, retry_after_ms } = verdict else { panic!("{verdict:?}") };
+        (why, retry_after_ms)
+    }
+
+    #[test]
+    fn it_waits_where_room_comes_in_time_and_is_refused_where_it_does_not() {
+        let limits = Limits::default();
+        assert_eq!(judge(&case(&limits)), Verdict::Start);
+        let full = Case { full: true, ..case(&limits) };
+        assert_eq!(judge(&full), Verdict::Wait { most_ms: 2_000 });
+        assert_eq!(judge(&Case { behind: true, ..case(&limits) }), Verdict::Wait { most_ms: 2_000 });
+        // 60,000 tokens come first: 3 s, more than anybody may wait.
+        let many = Case { tokens_before: 60_000, ..full };
+        assert_eq!(refused(judge(&many)), (Why::QueueTime, 3_100));
+        assert_eq!(refused(judge(&Case { queue_ms_max: 0, ..full })).0, Why::QueueFull);
+        // Its own limit is shorter than the queue's.
+        let soon = slo(400.0);
+        let full = Case { limits: &soon, ..full };
+        assert_eq!(judge(&full), Verdict::Wait { most_ms: 300 });
+        assert_eq!(refused(judge(&Case { tokens_before: 10_000, ..full })).0, Why::QueueTime);
+    }
+
+    #[test]
+    fn slow_steps_are_waited_for_only_with_time_to_spare() {
+        let slow = |case: Case<'_>| {
+            let predicted = Predicted { tpot_ms: 55.0, ..case.predicted };
+            judge(&Case { predicted, ..case })
+        };
+        let (soon, late) = (slo(400.0), slo(3_000.0));
+        // One answer of twenty must end: half a second.
+        let (why, ms) = refused(slow(case(&soon)));
+        assert_eq!(why, Why::Tpot);
+        assert!((400..=500).contains(&ms), "{ms}");
+        assert!(matches!(slow(case(&late)), Verdict::Wait { .. }));
+    }
+
+    #[test]
+    fn what_is_late_by_its_queue_may_come_again_when_that_has_gone() {
+        let limits = slo(400.0);
+        let predicted = Predicted { ttft_ms: 900.0, ..case(&limits).predicted };
+        let (why, ms) = refused(judge(&Case { predicted, ..case(&limits) }));
+        assert_eq!((why, ms), (Why::Ttft, 500));
+    }
+}

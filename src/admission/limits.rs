@@ -205,3 +205,87 @@ pub fn ever_fits(capacity: u64, prompt_tokens: u64, counted: bool, output_tokens
     let prompt = if counted { prompt_tokens } else { prompt_tokens / ESTIMATE_OVER };
     capacity == 0 || prompt.saturating_add(output_tokens) <= capacity
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALM: Standing = Standing { ratio: 1.0, behind: 0 };
+
+    fn slo() -> Asked {
+        Asked { slo_ttft_ms: Some(400.0), slo_tpot_ms: Some(50.0), ..Asked::default() }
+    }
+
+    fn predicted(ttft_ms: f64, tpot_ms: f64) -> Predicted {
+        let fleet_tpot_ms = tpot_ms;
+        Predicted { ttft_ms, tpot_ms, fleet_tpot_ms, output_tokens: 100.0, ..Predicted::default() }
+    }
+
+    fn check(asked: &Asked, predicted: &Predicted) -> Result<(), Why> {
+        Limits::of(asked).check(predicted, 0.0, &CALM)
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_refused_for_time() {
+        assert_eq!(check(&Asked::default(), &predicted(1e9, 1e9)), Ok(()));
+        let limits = Limits::of(&Asked::default());
+        assert_eq!(limits.slack_ms(&predicted(1e9, 1e9), 1e9, &CALM), f64::INFINITY);
+    }
+
+    #[test]
+    fn a_calm_fleet_refuses_what_is_late_and_a_pressed_one_what_is_costly() {
+        assert_eq!(check(&slo(), &predicted(390.0, 30.0)), Ok(()));
+        assert_eq!(check(&slo(), &predicted(410.0, 30.0)), Err(Why::Ttft));
+        assert_eq!(check(&slo(), &predicted(390.0, 49.0)), Err(Why::Ttft));
+        assert_eq!(check(&slo(), &predicted(200.0, 49.0)), Ok(()));
+        assert_eq!(check(&slo(), &predicted(200.0, 53.0)), Err(Why::Tpot));
+        // One slow replica is no overload.
+        let one = Predicted { fleet_tpot_ms: 30.0, ..predicted(200.0, 53.0) };
+        assert_eq!(check(&slo(), &one), Ok(()));
+        // A long prompt has longer.
+        let long = Asked { prompt_tokens: 6_000, ..slo() };
+        assert_eq!(check(&long, &predicted(650.0, 30.0)), Ok(()));
+    }
+
+    #[test]
+    fn who_has_had_much_is_refused_before_who_has_had_little() {
+        let limits = Limits::of(&slo());
+        let of = |ratio| Standing { ratio, behind: 0 };
+        let at = |tpot_ms, ratio| limits.check(&predicted(100.0, tpot_ms), 0.0, &of(ratio));
+        assert_eq!((at(48.0, 0.5), at(48.0, 3.0)), (Ok(()), Err(Why::Tpot)));
+        assert_eq!((at(39.0, 0.5), at(39.0, 3.0)), (Ok(()), Ok(())));
+        let owed = predicted(280.0, 50.0);
+        assert_eq!(limits.check(&owed, 0.0, &of(0.5)), Ok(()));
+        assert_eq!(limits.check(&owed, 0.0, &of(1.0)), Err(Why::Ttft));
+        let behind = Standing { ratio: 1.0, behind: 1 };
+        assert_eq!(limits.check(&predicted(100.0, 49.0), 0.0, &behind), Err(Why::Tpot));
+    }
+
+    #[test]
+    fn deadlines_are_of_the_first_content_and_of_the_end() {
+        let caller = Asked { caller_ms: Some(1_000), ..Asked::default() };
+        assert_eq!(check(&caller, &predicted(900.0, 500.0)), Ok(()));
+        assert_eq!(check(&caller, &predicted(1_100.0, 5.0)), Err(Why::Deadline));
+        // 2 s and 50 ms for each of the 200 tokens that may come; 100 are expected.
+        let tier = Asked { tier_deadline_ms: 2_000, output_tokens: 200, ..Asked::default() };
+        assert_eq!(check(&tier, &predicted(2_000.0, 99.0)), Ok(()));
+        assert_eq!(check(&tier, &predicted(2_200.0, 99.0)), Err(Why::Deadline));
+        let limits = Limits::of(&caller);
+        assert_eq!(limits.check(&predicted(500.0, 5.0), 600.0, &CALM), Err(Why::Deadline));
+        assert_eq!(limits.slack_ms(&predicted(500.0, 5.0), 100.0, &CALM), 400.0);
+        // What cannot be predicted yet is late only once it is late.
+        let blind = Limits::of(&Asked { caller_ms: Some(1_000), ..slo() }).without_predictions();
+        let waited = |ms| blind.check(&Predicted::default(), ms, &CALM);
+        assert_eq!((waited(900.0), waited(1_100.0)), (Ok(()), Err(Why::Deadline)));
+    }
+
+    #[test]
+    fn what_no_replica_can_ever_hold_is_known() {
+        assert!(ever_fits(0, u64::MAX, true, u64::MAX));
+        assert!(ever_fits(1_600, 1_000, true, 600));
+        assert!(!ever_fits(1_600, 1_000, true, 601));
+        // An estimate may be twice too high.
+        assert!(ever_fits(1_600, 2_000, false, 600));
+        assert!(!ever_fits(1_600, 2_100, false, 600));
+    }
+}

@@ -124,10 +124,8 @@ struct Known {
 
 impl Gateway {
     pub(super) fn new(scenario: &Scenario, policy: Policy, number: usize) -> Gateway {
-        let index = Index::new(prefix::Limits {
-            bytes_max: INDEX_BYTES_MAX,
-            ..prefix::Limits::default()
-        });
+        let index =
+            Index::new(prefix::Limits { bytes_max: INDEX_BYTES_MAX, ..prefix::Limits::default() });
         index.write(|writer| {
             for replica in 0..scenario.replicas {
                 writer.set_capacity(replica as Slot, scenario.engine.blocks);
@@ -183,7 +181,11 @@ impl Gateway {
             standing: self.counters.asks(ask.tenant, now_us / 1000),
             running: self.running(output_tokens * tpot_ms),
             tokens: ask.prompt_tokens + output_tokens as u64,
-            tokens_before: if tried { 0 } else { self.queue.tokens_before(ask.tenant, &self.counters) },
+            tokens_before: if tried {
+                0
+            } else {
+                self.queue.tokens_before(ask.tenant, &self.counters)
+            },
             queue_ms_max: Scenario::QUEUE_MS_MAX,
         };
         match judge(&case) {
@@ -298,7 +300,16 @@ impl Gateway {
         let Pick { cached_tokens, ttft_ms, tpot_ms, .. } = *pick;
         let (adapter, at_us) = (ask.adapter, now_us);
         Sent {
-            replica, adapter, tenant, charged, weight, cached_tokens, ttft_ms, tpot_ms, slowness, at_us
+            replica,
+            adapter,
+            tenant,
+            charged,
+            weight,
+            cached_tokens,
+            ttft_ms,
+            tpot_ms,
+            slowness,
+            at_us,
         }
     }
 

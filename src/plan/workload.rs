@@ -119,7 +119,13 @@ mod tests {
 
     fn session(text: Text, turns: &[(u32, u32)]) -> Session {
         let turn = |&(prompt_tokens, output_tokens)| Turn { prompt_tokens, output_tokens };
-        Session { start_us: 0, adapter: 0, tenant: 0, turns: turns.iter().map(turn).collect(), text }
+        Session {
+            start_us: 0,
+            adapter: 0,
+            tenant: 0,
+            turns: turns.iter().map(turn).collect(),
+            text,
+        }
     }
 
     #[test]
