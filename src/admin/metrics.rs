@@ -127,6 +127,16 @@ fn gateway(page: &mut Page, view: &View) {
         page.family(name, "counter", help);
         page.value(name, &[], total(view, of));
     }
+    let name = "expedite_quota_rejects_total";
+    page.family(name, "counter", "Requests refused by their tenant's budget.");
+    let reasons: [Kind<Shard, Counter>; 3] = [
+        ("tokens", |s| &s.quota_rejects[0]),
+        ("concurrency", |s| &s.quota_rejects[1]),
+        ("size", |s| &s.quota_rejects[2]),
+    ];
+    for (reason, of) in reasons {
+        page.value(name, &[("reason", reason)], total(view, of));
+    }
     page.family("expedite_panics_total", "counter", "Panics caught.");
     let panics = total(view, |s| &s.panics).wrapping_add(view.flags.panics.load(Relaxed));
     page.value("expedite_panics_total", &[], panics);

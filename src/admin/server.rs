@@ -19,6 +19,7 @@ use crate::replicas::Fleet;
 use crate::replicas::registry::Handle;
 use crate::replicas::share::Stats;
 use crate::runtime::clock;
+use crate::tenants::Accounts;
 use crate::usage::UsageSink;
 
 /// Flags of the process that admin shows or sets.
@@ -45,6 +46,8 @@ pub struct View {
     pub shards: Vec<Arc<Shard>>,
     /// The fleet as last published.
     pub fleet: Box<dyn Fn() -> Arc<Fleet> + Send + Sync>,
+    /// What tenants may spend, as last published.
+    pub accounts: Box<dyn Fn() -> Arc<Accounts> + Send + Sync>,
     /// The usage log.
     pub usage: UsageSink,
     /// What became of sharing with other gateways.

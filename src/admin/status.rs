@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::server::View;
+use super::tenants;
 use crate::replicas::{Pool, Replica};
 use crate::runtime::clock;
 
@@ -37,6 +38,7 @@ pub(super) fn json(view: &View) -> Value {
         "uptime_ms": now_ms,
         "ready": view.is_ready(),
         "pools": pools,
+        "tenants": tenants::json(&(view.accounts)()),
     })
 }
 

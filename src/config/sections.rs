@@ -229,8 +229,10 @@ pub(super) fn quota(mut table: Table<'_, '_>) -> Quota {
     }
     let on_store_down = table
         .choice("on_store_down", &[("local", OnStoreDown::Local), ("refuse", OnStoreDown::Refuse)]);
+    let output_tokens_default =
+        table.number("output_tokens_default", 4096, 1..=1_000_000_000, "tokens");
     table.finish();
-    Quota { store, on_store_down }
+    Quota { store, on_store_down, output_tokens_default }
 }
 
 pub(super) fn usage(mut table: Table<'_, '_>) -> UsageConfig {

@@ -249,12 +249,13 @@ fn control_thread(
 }
 
 fn view(shared: &Arc<Shared>, registry: Handle) -> View {
-    let published = Arc::clone(&shared.published);
+    let [published, charged] = std::array::from_fn(|_| Arc::clone(&shared.published));
     let flags = Arc::clone(&shared.flags);
     let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
+        accounts: Box::new(move || Arc::clone(&charged.load().accounts)),
         usage: shared.usage.clone(),
         share: Arc::clone(&shared.share),
         flags: Arc::clone(&shared.flags),

@@ -245,7 +245,7 @@ fn fits(asked: &Asked<'_>, prompt: &Prompt) -> Result<(), Failure> {
 
 /// Output tokens of a sequence, as the engine will take the call; to a completion null is no limit
 /// either.
-fn output_tokens(asked: &Asked<'_>) -> Option<u64> {
+pub(super) fn output_tokens(asked: &Asked<'_>) -> Option<u64> {
     let default = (asked.endpoint == Endpoint::Completions).then_some(COMPLETION_TOKENS_DEFAULT);
     asked.call.output_tokens_max().or(default)
 }

@@ -1,6 +1,6 @@
 //! THE PATH of a request, stage by stage. Each stage hands a value to the next, so that one cannot
-//! be skipped: head -> endpoint -> tenant -> body -> call -> served name -> prompt -> record slot
-//! -> exchange -> outcome -> usage record.
+//! be skipped: head -> endpoint -> tenant -> body -> call -> served name -> prompt -> reservation
+//! -> record slot -> exchange -> outcome -> usage record.
 
 use std::rc::Rc;
 
@@ -11,6 +11,7 @@ use super::core::Core;
 use super::local;
 use super::plan::Plan;
 use super::prompt::{self, Asked};
+use super::quota::{self, Spending};
 use super::relay;
 use super::reply::Failure;
 use super::shared::Published;
@@ -56,6 +57,7 @@ async fn stages(
         return local::send(core, client, head, &answer?, ticket).await;
     }
     ticket.caller(endpoint, tenant.key_id, published.tenant(tenant));
+    ticket.spending = Spending::of(published.accounts.budget(tenant));
     let policy = head.policy.map(|span| span.of(client.inbox.filled()));
     let policy = published.policy(tenant, policy).ok_or(Failure::UnknownPolicy)?;
     plain_body(client, head)?;
@@ -73,11 +75,13 @@ async fn stages(
         return Ok(next);
     }
     let prompt = prompt::read(core, client, &asked, &body).await?;
-    if let Some(tokens) = prompt::room(&asked, &prompt) {
-        edits.set_max_tokens(&call, tokens);
-    }
+    let room = prompt::room(&asked, &prompt);
     ticket.prompted(prompt);
     ticket.stage_ended(Stage::Tokenize);
+    let default = quota::reserve(core, &asked, (room, published), ticket).await?;
+    if let Some(tokens) = default.or(room) {
+        edits.set_max_tokens(&call, endpoint.limit_field(), tokens);
+    }
     let what = (endpoint, &call, policy, tenant);
     let plan = Plan::new(client, head, what, edits, body, served, published)?;
     ticket.reserve()?;

@@ -14,9 +14,10 @@ use crate::replicas::Fleet;
 use crate::replicas::adapters::Loader;
 use crate::replicas::share::Stats;
 use crate::routing::Policy;
+use crate::runtime::clock;
 use crate::runtime::log::Log;
 use crate::runtime::snapshot::Snapshot;
-use crate::tenants::{KeyTable, OPEN_TENANT, TenantRef};
+use crate::tenants::{Accounts, KeyTable, OPEN_TENANT, TenantRef};
 use crate::usage::UsageSink;
 
 /// Configuration and fleet, published as one so that a request sees both of one moment.
@@ -27,6 +28,8 @@ pub(super) struct Published {
     pub learned: Vec<Learned>,
     /// Who may call.
     pub keys: KeyTable,
+    /// What they may spend; goes on when this is published anew.
+    pub accounts: Arc<Accounts>,
     /// Names of the tenants, by index; "open" when there are none.
     tenants: Vec<Arc<str>>,
     /// Time limits.
@@ -62,6 +65,13 @@ impl Published {
             learned: learned.collect(),
             fleet,
             keys: KeyTable::new(&config.tenants),
+            accounts: match old {
+                Some(old) if Arc::ptr_eq(&old.config, &config) => Arc::clone(&old.accounts),
+                old => {
+                    let old = old.map(|old| &*old.accounts);
+                    Arc::new(Accounts::new(&config.tenants, old, clock::now_ns()))
+                }
+            },
             tenants: match config.tenants.as_slice() {
                 [] => vec![OPEN_TENANT.into()],
                 tenants => tenants.iter().map(|t| t.id.as_str().into()).collect(),
