@@ -68,6 +68,7 @@
 //! * Compression, cookies, redirects, upgrades.
 
 pub mod admin;
+pub mod admission;
 pub mod bench;
 pub mod cli;
 pub mod config;

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::exposition::Page;
 use super::prompts::prompts;
+use super::queue::queue;
 use super::routing::routing;
 use super::server::View;
 use super::shard::{Phase, PoolCells, Shard, Stage};
@@ -24,6 +25,7 @@ type Kind<C, T> = (&'static str, fn(&C) -> &T);
 pub(super) fn page(view: &View) -> String {
     let mut page = Page::default();
     pools(&mut page, view);
+    queue(&mut page, view);
     gateway(&mut page, view);
     fleet(&mut page, view);
     signals(&mut page, view);

@@ -6,6 +6,7 @@
 mod exposition;
 mod metrics;
 mod prompts;
+mod queue;
 mod replicas;
 mod routing;
 mod server;
@@ -16,4 +17,4 @@ mod status;
 mod tenants;
 
 pub use server::{Flags, View, serve};
-pub use shard::{Phase, PoolCells, PoolIndex, Shard, Stage};
+pub use shard::{Phase, PoolCells, PoolIndex, SHED_REASONS, Shard, Stage};

@@ -220,7 +220,11 @@ impl Counters {
         let Some(tenant) = self.tenant(tenant).filter(|_| tokens.is_finite()) else { return };
         let parts = (tokens.abs() * PARTS / tenant.share.weight) as u64;
         let _ = tenant.virtual_parts.fetch_update(Relaxed, Relaxed, |known| {
-            Some(if tokens < 0.0 { known.saturating_sub(parts) } else { known.saturating_add(parts) })
+            Some(if tokens < 0.0 {
+                known.saturating_sub(parts)
+            } else {
+                known.saturating_add(parts)
+            })
         });
         tenant.recent.add(tokens, now_ms);
         self.total.add(tokens, now_ms);

@@ -56,12 +56,14 @@ pub enum Verdict {
 #[must_use]
 pub fn judge(case: &Case<'_>) -> Verdict {
     let Case { limits, predicted, running, .. } = case;
-    let refuse = |why, room_ms: f64| Verdict::Refuse { why, retry_after_ms: retry_after_ms(room_ms) };
+    let refuse =
+        |why, room_ms: f64| Verdict::Refuse { why, retry_after_ms: retry_after_ms(room_ms) };
     let before_ms = running.until_tokens(case.tokens_before);
     match limits.check(predicted, case.waited_ms, &case.standing) {
         Ok(()) if !case.full && !case.behind => Verdict::Start,
         Ok(()) => {
-            let room_ms = before_ms + if case.full { running.until_tokens(case.tokens) } else { 0.0 };
+            let room_ms =
+                before_ms + if case.full { running.until_tokens(case.tokens) } else { 0.0 };
             wait(case, 0.0, room_ms).unwrap_or_else(|why| refuse(why, room_ms))
         }
         Err(Why::Tpot) => {
@@ -97,7 +99,12 @@ mod tests {
     fn case(limits: &Limits) -> Case<'_> {
         Case {
             limits,
-            predicted: Predicted { ttft_ms: 100.0, tpot_ms: 30.0, output_tokens: 300.0, ..Default::default() },
+            predicted: Predicted {
+                ttft_ms: 100.0,
+                tpot_ms: 30.0,
+                output_tokens: 300.0,
+                ..Default::default()
+            },
             full: false,
             behind: false,
             waited_ms: 0.0,
@@ -110,7 +117,8 @@ mod tests {
     }
 
     fn slo(ttft_ms: f64) -> Limits {
-        let asked = Asked { slo_ttft_ms: Some(ttft_ms), slo_tpot_ms: Some(50.0), ..Asked::default() };
+        let asked =
+            Asked { slo_ttft_ms: Some(ttft_ms), slo_tpot_ms: Some(50.0), ..Asked::default() };
         Limits::of(&asked)
     }
 
@@ -125,7 +133,10 @@ mod tests {
         assert_eq!(judge(&case(&limits)), Verdict::Start);
         let full = Case { full: true, ..case(&limits) };
         assert_eq!(judge(&full), Verdict::Wait { most_ms: 2_000 });
-        assert_eq!(judge(&Case { behind: true, ..case(&limits) }), Verdict::Wait { most_ms: 2_000 });
+        assert_eq!(
+            judge(&Case { behind: true, ..case(&limits) }),
+            Verdict::Wait { most_ms: 2_000 }
+        );
         // 60,000 tokens come first: 3 s, more than anybody may wait.
         let many = Case { tokens_before: 60_000, ..full };
         assert_eq!(refused(judge(&many)), (Why::QueueTime, 3_100));

@@ -34,7 +34,7 @@ pub struct Waiting {
 }
 
 /// The name of a request in a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     tenant: usize,
     class: u64,
@@ -211,9 +211,7 @@ impl Queue {
             let tokens = line.tokens as f64;
             before += match theirs.priority.cmp(&mine.priority) {
                 std::cmp::Ordering::Less => tokens,
-                std::cmp::Ordering::Equal => {
-                    tokens.min(own as f64 * theirs.weight / mine.weight)
-                }
+                std::cmp::Ordering::Equal => tokens.min(own as f64 * theirs.weight / mine.weight),
                 std::cmp::Ordering::Greater => 0.0,
             };
         }

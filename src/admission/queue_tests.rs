@@ -97,7 +97,9 @@ fn a_flood_makes_room_for_who_has_little() {
     assert_eq!(queue.pushed_out_by(0, &counters), None, "it pushes nobody out");
     assert_eq!(queue.pushed_out_by(2, &counters), None, "nor does who comes behind");
     queue.push(waiting(2, 0, 100), &counters);
-    (0..2).for_each(|_| { let _ = queue.push(waiting(1, 0, 100), &counters); });
+    (0..2).for_each(|_| {
+        let _ = queue.push(waiting(1, 0, 100), &counters);
+    });
     assert_eq!(queue.pushed_out_by(1, &counters).map(|it| it.tenant), Some(0));
 }
 
@@ -105,7 +107,9 @@ fn a_flood_makes_room_for_who_has_little() {
 fn before_a_request_come_as_many_tokens_as_its_share_leaves() {
     let counters = shares(&[(1.0, 0), (1.0, 0), (1.0, 3)]);
     let mut queue = Queue::default();
-    (0..10).for_each(|_| { let _ = queue.push(waiting(0, 0, 100), &counters); });
+    (0..10).for_each(|_| {
+        let _ = queue.push(waiting(0, 0, 100), &counters);
+    });
     assert_eq!(queue.tokens_before(0, &counters), 1_000);
     assert_eq!(queue.tokens_before(1, &counters), 0, "it is next");
     assert_eq!(queue.tokens_before(2, &counters), 1_000, "all come before it");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::core::Core;
 use super::frames::Seen;
+use super::gate::Gate;
 use super::ids::{hex, is_valid_id, new_id};
 use super::pick::Routed;
 use super::plan::Plan;
@@ -43,6 +44,9 @@ pub(super) struct Ticket<'t> {
     deadline_ms: Option<u64>,
     started_ns: u64,
     stage_at_ns: u64,
+    /// How long it waited for room.
+    queue_ns: u64,
+    charged: Option<Charged>,
     /// When the last attempt's replica was written to.
     sent_ns: Option<u64>,
     connecting: bool,
@@ -70,6 +74,13 @@ pub(super) struct Ticket<'t> {
 struct Trace {
     parent: Option<Vec<u8>>,
     state: Option<Vec<u8>>,
+}
+
+/// What its tenant's share of the pool was charged.
+struct Charged {
+    gate: Arc<Gate>,
+    tenant: usize,
+    output_tokens: f64,
 }
 
 /// What was asked for.
@@ -105,6 +116,8 @@ impl<'t> Ticket<'t> {
             deadline_ms: deadline.and_then(|text| text.parse().ok()).filter(|&ms| ms > 0),
             started_ns: now,
             stage_at_ns: now,
+            queue_ns: 0,
+            charged: None,
             sent_ns: None,
             connecting: false,
             quiet_since_ms: core.sweep.now_ms(),
@@ -201,6 +214,27 @@ impl<'t> Ticket<'t> {
         let Some(pick) = self.routed.as_ref().map(|routed| &routed.pick) else { return 0.0 };
         let tokens = plan.output_tokens as f64 / plan.sequences.max(1) as f64;
         pick.ttft_ms + if plan.stream { 0.0 } else { pick.tpot_ms * tokens }
+    }
+
+    /// The caller's own limit on the wait for the first content, in ms.
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        self.deadline_ms
+    }
+
+    /// Since its head was there, in ms.
+    pub(super) fn elapsed_ms(&self) -> f64 {
+        ms(clock::now_ns().saturating_sub(self.started_ns))
+    }
+
+    /// It waited so long for room; no stage's time.
+    pub(super) fn queued(&mut self, waited_ns: u64) {
+        self.queue_ns = waited_ns;
+        self.stage_at_ns = clock::now_ns();
+    }
+
+    /// Its tenant's share of the pool was charged with an answer of so many tokens.
+    pub(super) fn charged(&mut self, gate: Arc<Gate>, tenant: usize, output_tokens: f64) {
+        self.charged = Some(Charged { gate, tenant, output_tokens });
     }
 
     /// An attempt at a replica begins.
@@ -385,6 +419,10 @@ impl<'t> Ticket<'t> {
         if let (Some(usage), Outcome::Ok) = (self.usage, outcome) {
             self.check_count(endpoint, usage.prompt_tokens);
         }
+        if let Some(Charged { gate, tenant, output_tokens }) = self.charged.take() {
+            let output = record.output_tokens.unwrap_or(0) as f64;
+            gate.counters.correct(tenant, output_tokens, output, self.core.sweep.now_ms());
+        }
         self.count(&record, now);
         self.learn_answer(&record, now);
         // Refused before a place was taken: one more try, so that refusals are on record too.
@@ -442,7 +480,7 @@ impl Ticket<'_> {
                 tokens / 1e6
             }),
             attempts: self.attempts,
-            queue_ms: Some(0.0),
+            queue_ms: Some(ms(self.queue_ns)),
             gateway_ms: Some(ms(self.gateway_ns(now))),
             ttft_ms: self.first_content_ns.map(|at| ms(at.saturating_sub(self.started_ns))),
             tpot_ms: self.tpot_ns(output).map(ms),
@@ -538,9 +576,10 @@ impl Ticket<'_> {
         }
     }
 
-    /// Time before the replica was written to; all of it when none was.
+    /// Time before the replica was written to, but for the queue; all of it when none was.
     fn gateway_ns(&self, now: u64) -> u64 {
-        self.sent_ns.unwrap_or(now).saturating_sub(self.started_ns)
+        let spent = self.sent_ns.unwrap_or(now).saturating_sub(self.started_ns);
+        spent.saturating_sub(self.queue_ns)
     }
 
     fn tpot_ns(&self, output: u64) -> Option<u64> {

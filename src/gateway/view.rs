@@ -65,7 +65,15 @@ impl Asks<'_> {
         let gauges = signals.gauges(lane.rank);
         let (blocks, slots) = (gauges.blocks(), signals.adapter_slots());
         let told = gauges.load(self.now_ms).filter(|(_, age_ms)| *age_ms <= self.stale_ms);
-        let told = told.map_or(0.0, |(load, _)| load.kv_usage.clamp(0.0, 1.0) * blocks as f64);
+        // The engine's word, and what it had not begun when it gave it; else what our own requests
+        // will have taken when they end.
+        let used = match told {
+            Some((load, _)) => {
+                let told = load.kv_usage.clamp(0.0, 1.0) * blocks as f64;
+                (told as u64).saturating_add(sums.pending_tokens / block_tokens)
+            }
+            None => sums.held_tokens / block_tokens,
+        };
         Candidate {
             eligible: self.eligible(index, lane),
             key: lane.key,
@@ -77,7 +85,7 @@ impl Asks<'_> {
             requests: sums.requests,
             load_tokens: sums.tokens,
             blocks,
-            blocks_used: (sums.held_tokens / block_tokens).max(told as u64),
+            blocks_used: used,
             prefill_duty: sums.prefill_duty(),
             adapter: self.residency(lane, slots),
             adapters_busy: if self.adapter.is_some() { lane.ledger.adapters() } else { 0 },
@@ -103,6 +111,14 @@ impl Asks<'_> {
             }
             Some(_) => Residency::Loadable,
         }
+    }
+}
+
+/// Tokens of a KV block of the pool's replicas, or as many as a block usually has.
+pub(super) fn block_tokens(pool: &Pool) -> u64 {
+    match pool.block_tokens() {
+        0 => u64::from(BLOCK_TOKENS_DEFAULT),
+        tokens => u64::from(tokens),
     }
 }
 
@@ -146,10 +162,7 @@ impl Scratch {
         self.depths.resize(slots, 0);
         asks.pool.state.index.depths(asks.hashes(), &mut self.depths);
         self.candidates.clear();
-        let block_tokens = match asks.pool.block_tokens() {
-            0 => u64::from(BLOCK_TOKENS_DEFAULT),
-            tokens => u64::from(tokens),
-        };
+        let block_tokens = block_tokens(asks.pool);
         for (index, lane) in lanes.iter().enumerate() {
             let depth = self.depths.get(usize::from(lane.slot)).copied().unwrap_or(0);
             self.candidates.push(asks.candidate((index, lane), depth, block_tokens));
