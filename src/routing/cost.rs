@@ -68,9 +68,8 @@ pub(super) struct Scored {
     pub(super) cached: u64,
     pub(super) uncached: u64,
     pub(super) times: Times,
-    /// Predicted times over their limits.
+    /// Predicted time to the first token over its limit.
     pub(super) ttft: f64,
-    pub(super) tpot: f64,
     /// It has no KV blocks, headroom kept, or no adapter slot for the request now.
     pub(super) full: bool,
     /// Identity for rendezvous.
@@ -186,7 +185,6 @@ fn gather(
             uncached: predictor.uncached(&candidate),
             times,
             ttft: times.ttft_ms / ttft_limit_ms,
-            tpot: times.tpot_ms / tpot_limit_ms,
             full: (kv > room && candidate.requests > 0) || adapter >= NO_SLOT,
             key: candidate.key,
             step: times.tpot_ms / tpot_limit_ms * free / weight,
