@@ -375,6 +375,8 @@ fn a_key_is_limited_within_its_tenant() {
     // A caller of a tenant without limits is told of none.
     let free = ask(bed.addr, &completion(10, ",\"max_tokens\":10"));
     assert!(!free.head.iter().any(|line| line.starts_with("x-ratelimit")), "{:?}", free.head);
+    let staged = bed.metric("expedite_overhead_seconds_count", "stage=\"quota\"");
+    assert_eq!(staged, 5.0, "who passed, and not who has no limits");
     let zeta = &bed.tenants()[1];
     assert_eq!((&zeta["id"], &zeta["spent_tokens"]), (&"zeta".into(), &100.into()));
     assert_eq!(

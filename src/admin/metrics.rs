@@ -34,6 +34,7 @@ pub(super) fn page(view: &View) -> String {
     routing(&mut page, view);
     share(&mut page, view);
     usage(&mut page, view);
+    reloads(&mut page, view);
     page.into_text()
 }
 
@@ -178,6 +179,14 @@ fn fleet(page: &mut Page, view: &View) {
     for (pool, replica) in replicas() {
         let labels = [("pool", &*pool.name), ("replica", &*replica.id)];
         page.value("expedite_in_flight_tokens", &labels, pool.in_flight(replica).1);
+    }
+}
+
+fn reloads(page: &mut Page, view: &View) {
+    let (done, refused) = view.reloads.counts();
+    page.family("expedite_reloads_total", "counter", "Reloads of the configuration by result.");
+    for (result, n) in [("done", done), ("refused", refused)] {
+        page.value("expedite_reloads_total", &[("result", result)], n);
     }
 }
 

@@ -16,5 +16,5 @@ mod signals;
 mod status;
 mod tenants;
 
-pub use server::{Flags, View, serve};
+pub use server::{Flags, Reloads, View, serve};
 pub use shard::{Phase, PoolCells, PoolIndex, SHED_REASONS, Shard, Stage};

@@ -41,6 +41,8 @@ pub(super) fn json(view: &View) -> Value {
         "cores": view.shards.len(),
         "uptime_ms": now_ms,
         "ready": view.is_ready(),
+        "reloads": view.reloads.counts().0,
+        "reloaded_unix_ms": view.reloads.last_unix_ms(),
         "pools": pools,
         "tenants": tenants::json(&(view.accounts)()),
     })

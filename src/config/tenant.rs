@@ -33,6 +33,7 @@ pub(super) fn tenant(mut table: Table<'_, '_>) -> Tenant {
         key_limits,
         pools: table.texts_or("pools", &["*"]).into_iter().map(|text| text.text).collect(),
         may_choose_policy: table.flag("may_choose_policy", false),
+        trust_group: trust_group(&mut table),
     };
     table.finish();
     tenant
@@ -75,6 +76,14 @@ struct Keys {
     limits: Vec<(KeyDigest, TenantLimits)>,
     shown: Vec<Value>,
     origins: Vec<Origin>,
+}
+
+fn trust_group(table: &mut Table<'_, '_>) -> Option<String> {
+    let group = table.opt_text("trust_group", "the tenant alone");
+    if let Some(text) = &group {
+        check_name(table, "trust_group", text);
+    }
+    group.map(|text| text.text)
 }
 
 /// Digests only: a key itself has no place in a file. Messages never repeat what was given.

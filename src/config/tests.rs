@@ -46,6 +46,7 @@ policy = "round_robin"
 policy_header = true
 share = "redis://:canary-share@host:6379/1"
 share_every_ms = 200
+cache_salt_secret = "canary-salt-secret"
 [admission]
 headroom_ratio = 0.25
 stale_ms = 6000
@@ -75,6 +76,7 @@ burst_tokens = 400000
 in_flight_max = 64
 pools = ["llama-8b"]
 may_choose_policy = true
+trust_group = "friends"
 [tier.gold]
 weight = 4
 priority = 1
@@ -158,7 +160,7 @@ fn every_documented_key_comes_back_with_its_line() {
         }
         keys += 1;
     }
-    assert_eq!(keys, 60);
+    assert_eq!(keys, 62);
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub struct Config {
     pub routing: Routing,
     /// `[routing]` `share` and `share_every_ms`; see [`Config::share_store`].
     pub share: Share,
+    /// `routing.cache_salt_secret`: keeps tenants from learning each other's prompts by timing.
+    pub cache_salt_secret: Option<Secret>,
     /// `[admission]`.
     pub admission: Admission,
     /// `[timeouts]`.
@@ -405,7 +407,7 @@ pub enum OnStoreDown {
 }
 
 /// `[[tenant]]`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tenant {
     /// Unique.
     pub id: String,
@@ -421,6 +423,9 @@ pub struct Tenant {
     pub pools: Vec<String>,
     /// It may choose a routing policy for a request by the field `x-gateway-policy`.
     pub may_choose_policy: bool,
+    /// Tenants of one group share cached prefixes where [`Config::cache_salt_secret`] is set;
+    /// `None`: it shares them with nobody.
+    pub trust_group: Option<String>,
 }
 
 /// What a tenant or a key may spend.

@@ -16,6 +16,36 @@ pub(super) struct Gate {
     /// What waits for it at all cores.
     pub total: Total,
     shares: Vec<Share>,
+    /// Whose these are.
+    tenants: Vec<String>,
+}
+
+impl Gate {
+    /// A tenant's request is sent: charges what it is expected to take.
+    pub(super) fn charge(
+        self: &Arc<Gate>,
+        tenant: usize,
+        (input_tokens, output_tokens): (u64, f64),
+        now_ms: u64,
+    ) -> Charged {
+        self.counters.charge(tenant, input_tokens, output_tokens, now_ms);
+        Charged { gate: Arc::clone(self), tenant, output_tokens }
+    }
+}
+
+/// What a tenant was charged with for one request.
+pub(super) struct Charged {
+    gate: Arc<Gate>,
+    tenant: usize,
+    output_tokens: f64,
+}
+
+impl Charged {
+    /// The answer had so many tokens.
+    pub(super) fn correct(self, output_tokens: u64, now_ms: u64) {
+        let Charged { gate, tenant, output_tokens: charged } = self;
+        gate.counters.correct(tenant, charged, output_tokens as f64, now_ms);
+    }
 }
 
 /// Every pool's, by index, and the tiers' deadlines by tenant.
@@ -33,17 +63,20 @@ impl Gates {
             true => vec![share(tier("default"))],
             false => tiers().map(share).collect(),
         };
+        let tenants: Vec<_> = config.tenants.iter().map(|tenant| tenant.id.clone()).collect();
         let deadline = |tier: Option<&Tier>| tier.map_or(0, |tier| tier.deadline_ms);
         let gate = |pool: &Arc<crate::replicas::Pool>| {
             let known = old.and_then(|(fleet, gates)| {
                 let mut known = fleet.pools.iter().zip(&gates.pools);
                 known.find(|(former, gate)| {
-                    Arc::ptr_eq(&former.state, &pool.state) && gate.shares == shares
+                    let same = gate.shares == shares && gate.tenants == tenants;
+                    same && Arc::ptr_eq(&former.state, &pool.state)
                 })
             });
             let new = || {
-                let (counters, shares) = (Counters::new(&shares), shares.clone());
-                Arc::new(Gate { counters, total: Total::default(), shares })
+                let (counters, total) = (Counters::new(&shares), Total::default());
+                let (shares, tenants) = (shares.clone(), tenants.clone());
+                Arc::new(Gate { counters, total, shares, tenants })
             };
             known.map_or_else(new, |(_, gate)| Arc::clone(gate))
         };

@@ -36,6 +36,7 @@ mod process;
 mod prompt;
 mod quota;
 mod relay;
+mod reload;
 mod reply;
 mod request;
 mod retry;
@@ -51,3 +52,4 @@ mod waiting;
 
 pub use offline::explain_snapshot;
 pub use process::Gateway;
+pub use reload::{Reloaded, Reopen};

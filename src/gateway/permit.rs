@@ -76,8 +76,8 @@ pub(super) async fn pass<'p>(
     };
     let uncached = door.tokens_of(ticket).saturating_sub(routed.pick.cached_tokens);
     let now_ms = core.sweep.now_ms();
-    gate.counters.charge(door.tenant, uncached, plan.output_tokens as f64, now_ms);
-    ticket.charged(Arc::clone(gate), door.tenant, plan.output_tokens as f64);
+    let expected = (uncached, plan.output_tokens as f64);
+    ticket.charged = Some(gate.charge(door.tenant, expected, now_ms));
     Ok((lane, routed))
 }
 
@@ -113,7 +113,9 @@ async fn wait<'p>(
                 return Poll::Ready(Err(Failure::ClientGone));
             }
             if let Poll::Ready(call) = wait.poll_called(cx) {
-                return Poll::Ready(Ok(Some(call)));
+                // It may have gone in this very turn, and the driver not told yet.
+                let gone = client.has_gone(core);
+                return Poll::Ready(if gone { Err(Failure::ClientGone) } else { Ok(Some(call)) });
             }
             client.deadline.poll(cx).map(|()| match core.sweep.ended() {
                 true => Err(Failure::Stopping),
@@ -151,7 +153,7 @@ impl<'d> Door<'d> {
             slo_ttft_ms: slo.and_then(|slo| slo.ttft_ms),
             slo_tpot_ms: slo.and_then(|slo| slo.tpot_ms),
             tier_deadline_ms: published.gates.deadline_ms(plan.tenant),
-            caller_ms: ticket.deadline_ms(),
+            caller_ms: ticket.deadline_ms,
             prompt_tokens,
             output_tokens: plan.output_tokens_max.unwrap_or(output_tokens as u64),
         });

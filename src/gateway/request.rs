@@ -67,10 +67,14 @@ async fn stages(
     let call = called(core, client, head, endpoint, &body).await?;
     let bytes = body.bytes(client);
     let (mut edits, served) = understand(endpoint, &call, bytes, published, tenant)?;
+    let salt = salted(endpoint, &call, bytes, published, tenant)?;
+    if let Some(salt) = &salt {
+        edits.set_policy_field(&call, "cache_salt", &format!("\"{salt}\""));
+    }
     let pool = published.fleet.pools.get(served.pool).ok_or(Failure::NoHealthyReplica)?;
     ticket.called(&call, bytes, &served, pool);
     ticket.stage_ended(Stage::Auth);
-    let asked = Asked { endpoint, call: &call, served: &served, pool };
+    let asked = Asked { endpoint, call: &call, served: &served, pool, salt: salt.as_deref() };
     if matches!(endpoint, Endpoint::Tokenize | Endpoint::Detokenize)
         && let Some(next) = tokenize::answer(core, client, head, (&asked, &body), ticket).await?
     {
@@ -181,6 +185,23 @@ fn understand(
     // Fields by which a caller could steer the engine past us; the salt only separates.
     edits.remove(call, bytes, |field| field.name != "cache_salt");
     Ok((edits, served.clone()))
+}
+
+/// The cache salt that keeps what the tenant's prompts leave in caches from other tenants. Hex
+/// digits. The token endpoints touch no cache, and a form has no field for it.
+fn salted(
+    endpoint: Endpoint,
+    call: &Call,
+    bytes: &[u8],
+    published: &Published,
+    tenant: TenantRef,
+) -> Result<Option<String>, Failure> {
+    let tokens_only = matches!(endpoint, Endpoint::Tokenize | Endpoint::Detokenize);
+    if !published.salts() || tokens_only || endpoint.multipart() {
+        return Ok(None);
+    }
+    let own = call.cache_salt(bytes).map_err(Failure::Body)?;
+    Ok(published.salt(tenant.index, own.as_deref()))
 }
 
 /// A model's name as a message shows it: short.

@@ -7,7 +7,7 @@ use super::decisions::Decisions;
 use super::gate::Gates;
 use super::learned::Learned;
 use super::side::Side;
-use crate::admin::{Flags, Shard};
+use crate::admin::{Flags, Reloads, Shard};
 use crate::config::{Config, HalfClose, Retry, Timeouts};
 use crate::net::Driver;
 use crate::prompt::segments::SegmentCache;
@@ -18,7 +18,7 @@ use crate::routing::Policy;
 use crate::runtime::clock;
 use crate::runtime::log::Log;
 use crate::runtime::snapshot::Snapshot;
-use crate::tenants::{Accounts, KeyTable, OPEN_TENANT, TenantRef};
+use crate::tenants::{Accounts, KeyTable, OPEN_TENANT, Salts, TenantRef};
 use crate::usage::UsageSink;
 
 /// Configuration and fleet, published as one so that a request sees both of one moment.
@@ -39,6 +39,8 @@ pub(super) struct Published {
     pub timeouts: Timeouts,
     /// Retry limits.
     pub retry: Retry,
+    /// Cache salts of the tenants, where they do not share cached prefixes.
+    salts: Option<Salts>,
     /// How a pool chooses, unless a caller that may has asked for another way.
     pub policy: Policy,
     /// Largest request body in bytes.
@@ -70,6 +72,10 @@ impl Published {
             gates: Gates::new(&config, &fleet, known),
             fleet,
             keys: KeyTable::new(&config.tenants),
+            salts: config
+                .cache_salt_secret
+                .as_ref()
+                .and_then(|secret| Salts::new(secret, &config.tenants)),
             accounts: match old {
                 Some(old) if Arc::ptr_eq(&old.config, &config) => Arc::clone(&old.accounts),
                 old => {
@@ -92,6 +98,11 @@ impl Published {
 }
 
 impl Published {
+    /// The index of the tenant with that id.
+    pub(super) fn tenant_index(&self, id: &str) -> Option<usize> {
+        self.tenants.iter().position(|tenant| **tenant == *id)
+    }
+
     /// The caller's name.
     pub(super) fn tenant(&self, caller: TenantRef) -> Arc<str> {
         self.tenants.get(caller.index).map_or_else(|| OPEN_TENANT.into(), Arc::clone)
@@ -107,6 +118,17 @@ impl Published {
             None => Some(self.policy),
             Some(name) => Policy::of_name(std::str::from_utf8(name).ok()?),
         }
+    }
+
+    /// Do requests get a cache salt of their tenant's?
+    pub(super) fn salts(&self) -> bool {
+        self.salts.is_some()
+    }
+
+    /// The cache salt of the tenant of that index for a request that came with the salt `own`;
+    /// `None` where the caller's own is the only one.
+    pub(super) fn salt(&self, tenant: usize, own: Option<&str>) -> Option<String> {
+        self.salts.as_ref()?.of(tenant, own)
     }
 
     /// May the caller use the pool of that name?
@@ -134,6 +156,8 @@ pub(super) struct Shared {
     pub readers: Side<()>,
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
+    /// What came of reloads.
+    pub reloads: Arc<Reloads>,
     /// The way to what loads adapters.
     pub loader: Loader,
     /// Where log lines go.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::core::Core;
 use super::frames::Seen;
-use super::gate::Gate;
+use super::gate::Charged;
 use super::ids::{hex, is_valid_id, new_id};
 use super::pick::Routed;
 use super::plan::Plan;
@@ -39,14 +39,16 @@ pub(super) struct Ticket<'t> {
     pub head_sent: bool,
     /// What the caller may spend, and what this request holds of it.
     pub spending: Spending,
-    id: SmallId,
-    trace: Trace,
-    deadline_ms: Option<u64>,
-    started_ns: u64,
-    stage_at_ns: u64,
+    /// What its tenant's share of the pool was charged.
+    pub charged: Option<Charged>,
+    /// The caller's own limit on the wait for the first content, in ms.
+    pub deadline_ms: Option<u64>,
     /// How long it waited for room.
     queue_ns: u64,
-    charged: Option<Charged>,
+    id: SmallId,
+    trace: Trace,
+    started_ns: u64,
+    stage_at_ns: u64,
     /// When the last attempt's replica was written to.
     sent_ns: Option<u64>,
     connecting: bool,
@@ -74,13 +76,6 @@ pub(super) struct Ticket<'t> {
 struct Trace {
     parent: Option<Vec<u8>>,
     state: Option<Vec<u8>>,
-}
-
-/// What its tenant's share of the pool was charged.
-struct Charged {
-    gate: Arc<Gate>,
-    tenant: usize,
-    output_tokens: f64,
 }
 
 /// What was asked for.
@@ -216,11 +211,6 @@ impl<'t> Ticket<'t> {
         pick.ttft_ms + if plan.stream { 0.0 } else { pick.tpot_ms * tokens }
     }
 
-    /// The caller's own limit on the wait for the first content, in ms.
-    pub(super) fn deadline_ms(&self) -> Option<u64> {
-        self.deadline_ms
-    }
-
     /// Since its head was there, in ms.
     pub(super) fn elapsed_ms(&self) -> f64 {
         ms(clock::now_ns().saturating_sub(self.started_ns))
@@ -230,11 +220,6 @@ impl<'t> Ticket<'t> {
     pub(super) fn queued(&mut self, waited_ns: u64) {
         self.queue_ns = waited_ns;
         self.stage_at_ns = clock::now_ns();
-    }
-
-    /// Its tenant's share of the pool was charged with an answer of so many tokens.
-    pub(super) fn charged(&mut self, gate: Arc<Gate>, tenant: usize, output_tokens: f64) {
-        self.charged = Some(Charged { gate, tenant, output_tokens });
     }
 
     /// An attempt at a replica begins.
@@ -274,8 +259,7 @@ impl<'t> Ticket<'t> {
     /// The sooner of a limit in ms (0 = none) and the caller's own, with its name.
     pub(super) fn sooner(&self, limit_ms: u64, name: &'static str) -> (u64, &'static str) {
         let Some(deadline_ms) = self.deadline_ms else { return (limit_ms, name) };
-        let spent_ms = clock::now_ns().saturating_sub(self.started_ns) / 1_000_000;
-        let left_ms = deadline_ms.saturating_sub(spent_ms).max(1);
+        let left_ms = deadline_ms.saturating_sub(self.elapsed_ms() as u64).max(1);
         match limit_ms {
             1.. if limit_ms <= left_ms => (limit_ms, name),
             _ => (left_ms, CALLERS_LIMIT),
@@ -284,8 +268,7 @@ impl<'t> Ticket<'t> {
 
     /// The caller's own time limit, if it gave one, has passed: no other replica can help.
     pub(super) fn is_late(&self) -> bool {
-        let spent_ms = clock::now_ns().saturating_sub(self.started_ns) / 1_000_000;
-        self.deadline_ms.is_some_and(|ms| spent_ms >= ms)
+        self.deadline_ms.is_some_and(|ms| self.elapsed_ms() as u64 >= ms)
     }
 
     /// What was seen of the stream so far.
@@ -405,8 +388,7 @@ impl<'t> Ticket<'t> {
     /// The engine is done with the request: it pays for what was done, and only once.
     pub(super) fn settle(&mut self, outcome: Outcome) {
         let (input, output) = self.used(outcome);
-        let took_ms = clock::now_ns().saturating_sub(self.started_ns) / 1_000_000;
-        self.spending.settle(input.saturating_add(output), took_ms);
+        self.spending.settle(input.saturating_add(output), self.elapsed_ms() as u64);
     }
 
     /// Closes the books.
@@ -419,9 +401,8 @@ impl<'t> Ticket<'t> {
         if let (Some(usage), Outcome::Ok) = (self.usage, outcome) {
             self.check_count(endpoint, usage.prompt_tokens);
         }
-        if let Some(Charged { gate, tenant, output_tokens }) = self.charged.take() {
-            let output = record.output_tokens.unwrap_or(0) as f64;
-            gate.counters.correct(tenant, output_tokens, output, self.core.sweep.now_ms());
+        if let Some(charged) = self.charged.take() {
+            charged.correct(record.output_tokens.unwrap_or(0), self.core.sweep.now_ms());
         }
         self.count(&record, now);
         self.learn_answer(&record, now);

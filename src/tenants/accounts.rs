@@ -89,12 +89,9 @@ mod tests {
         let keys = keys.iter().map(|(key, rate)| (KeyDigest::of(key), of_rate(Some(*rate))));
         Tenant {
             id: id.to_owned(),
-            keys: Vec::new(),
-            tier: "default".to_owned(),
             limits: of_rate(rate),
             key_limits: keys.collect(),
-            may_choose_policy: false,
-            pools: vec!["*".to_owned()],
+            ..Tenant::default()
         }
     }
 

@@ -9,9 +9,11 @@
 mod accounts;
 mod key;
 pub mod quota;
+mod salt;
 mod table;
 
 pub use crate::config::{KeyDigest, KeyId, Secret};
 pub use accounts::{Accounts, TenantAccounts};
 pub use key::{AuthError, ClientKey};
+pub use salt::Salts;
 pub use table::{KeyTable, OPEN_TENANT, TenantRef};

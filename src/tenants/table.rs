@@ -112,6 +112,7 @@ mod tests {
             limits: TenantLimits::default(),
             key_limits: Vec::new(),
             may_choose_policy: false,
+            trust_group: None,
             pools: vec!["*".to_owned()],
         }
     }

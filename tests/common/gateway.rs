@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use expedite::config::{Config, KeyDigest};
 use expedite::gateway::Gateway;
@@ -43,6 +44,7 @@ pub(crate) struct Bed {
     pub(crate) admin: SocketAddr,
     pub(crate) gateway: Gateway,
     usage: PathBuf,
+    text: Arc<Mutex<String>>,
     _dir: tempfile::TempDir,
 }
 
@@ -80,10 +82,22 @@ impl Bed {
             usage.display(),
             KeyDigest::of(KEY.as_bytes()).to_text(),
         );
-        let config = Config::from_text("test.toml", &text).expect("configuration");
-        let gateway = Gateway::start(config).expect("gateway");
+        let text = Arc::new(Mutex::new(text));
+        let again = Arc::clone(&text);
+        let open = move || Config::from_text("test.toml", &again.lock().expect("text"));
+        let config = open().expect("configuration");
+        let gateway = Gateway::start_reloadable(config, Some(Arc::new(open))).expect("gateway");
         let admin = gateway.admin.expect("admin");
-        Bed { addr: gateway.addrs[0], admin, gateway, usage, _dir: dir }
+        Bed { addr: gateway.addrs[0], admin, gateway, usage, text, _dir: dir }
+    }
+
+    /// Rewrites the configuration and has it reloaded: status and what was answered.
+    pub(crate) fn reload(&self, rewrite: impl FnOnce(&str) -> String) -> (u16, Value) {
+        let mut text = self.text.lock().expect("text");
+        *text = rewrite(&text);
+        drop(text);
+        let answer = ask(self.admin, &super::post("/reload", ""));
+        (answer.status(), answer.json())
     }
 
     /// Waits for the first `n` usage records; more than `n` fail.
