@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::exposition::Page;
 use super::prompts::prompts;
+use super::queue::queue;
 use super::quota::store;
 use super::routing::routing;
 use super::server::View;
@@ -25,6 +26,7 @@ type Kind<C, T> = (&'static str, fn(&C) -> &T);
 pub(super) fn page(view: &View) -> String {
     let mut page = Page::default();
     pools(&mut page, view);
+    queue(&mut page, view);
     gateway(&mut page, view);
     fleet(&mut page, view);
     signals(&mut page, view);

@@ -96,7 +96,8 @@ impl Pool {
         let workload = |rate: f64| {
             let token_ms = scenario.tpot_ms(rate, 0.0);
             let (hot, long, adapters) = (0.0, 0.0, self.adapters);
-            Mix { seed, rate, seconds, hot, long, adapters, token_ms }.workload()
+            let (tenants, flood) = (1, 1.0);
+            Mix { seed, rate, seconds, hot, long, adapters, tenants, flood, token_ms }.workload()
         };
         let (first, policy) = (self.first_rps, Policy::Cost);
         let within = |run: &Outcome| {

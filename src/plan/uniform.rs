@@ -51,7 +51,7 @@ impl Uniform {
             let turn = Turn { prompt_tokens: self.prompt_tokens, output_tokens };
             let text = Text::Shared { key, blocks, own: mix(self.seed ^ mix(index)) };
             let start_us = at_us as u64;
-            sessions.push(Session { start_us, adapter: 0, turns: [turn].into(), text });
+            sessions.push(Session { start_us, adapter: 0, tenant: 0, turns: [turn].into(), text });
         }
         Workload { sessions, end_us, think_us: 0, token_us: 0 }
     }

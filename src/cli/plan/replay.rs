@@ -64,6 +64,13 @@ pub(super) struct Args {
     /// Adapters of the mix, by Zipf's law; needs an engine with adapter slots
     #[arg(long, value_name = "N", default_value_t = 0)]
     adapters: u32,
+    /// Tenants with equal shares of the mix, each with its own system prompts
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=400))]
+    tenants: u16,
+    /// The first tenant sends this many times its share; --rate is without it
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    flood: f64,
     /// Gateways; requests come to them in turn
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     gateways: u16,
@@ -82,7 +89,7 @@ pub(super) struct Args {
     /// Replicas whose steps take longer, by a factor
     #[arg(long, value_name = "REPLICA,FACTOR;...", value_parser = slow_ones)]
     slow: Option<SlowOnes>,
-    /// Refuse what would miss its limits
+    /// Refuse what would miss its limits, and who floods before the others
     #[arg(long)]
     shed: bool,
     /// Limit on the time to the first token
@@ -239,26 +246,35 @@ fn plan(args: &Args) -> Result<Plan, String> {
         scrape_us: us(args.scrape_ms),
         ledger: !args.no_ledger,
         shed: args.shed,
+        tenants: usize::from(args.tenants),
         slo: Slo { ttft_ms: args.slo_ttft_ms, tpot_ms: args.slo_tpot_ms },
         crashes: args.fail.as_ref().map_or(Vec::new(), |crashes| crashes.0.clone()),
         slow: args.slow.as_ref().map_or(Vec::new(), |slow| slow.0.clone()),
         ..Scenario::new()
     };
     scenario.check()?;
-    let mix_only = args.hot > 0.0 || args.long > 0.0 || args.adapters > 0;
+    let bent = args.hot > 0.0 || args.long > 0.0 || args.adapters > 0;
+    let mix_only = bent || args.tenants > 1 || args.flood > 1.0;
+    if args.flood > 1.0 && args.tenants < 2 {
+        return Err("--flood needs others who do not: --tenants 8".into());
+    }
     if args.adapters > 0 && scenario.engine.adapter_slots == 0 {
         return Err("--adapters needs an engine with adapter slots: --engine a100-8b-lora".into());
     }
     let (source, rate) = match (args.workload.as_str(), args.rate) {
         ("mix", None) => return Err("--rate is missing: requests a second of the mix".into()),
         ("mix", Some(rate)) => {
-            let Args { seed, hot, long, adapters, .. } = *args;
+            let Args { seed, hot, long, adapters, flood, .. } = *args;
+            let tenants = u32::from(args.tenants);
             let seconds = args.seconds.unwrap_or(MIX_SECONDS);
             let token_ms = scenario.tpot_ms(rate, long);
-            let mix = Mix { seed, rate, seconds, hot, long, adapters, token_ms };
+            let mix = Mix { seed, rate, seconds, hot, long, adapters, tenants, flood, token_ms };
             (Source::Mix(mix), rate)
         }
-        _ if mix_only => return Err("--hot, --long and --adapters shape the mix, no FILE".into()),
+        _ if mix_only => {
+            let what = "--hot, --long, --adapters, --tenants and --flood shape the mix, no FILE";
+            return Err(what.into());
+        }
         (file, rate) => {
             let trace = read(Path::new(file)).and_then(|text| Trace::parse(&text));
             let trace = trace.map_err(|error| format!("{file}: {error}"))?;
