@@ -93,7 +93,11 @@ struct Known {
 
 impl Gateway {
     pub(super) fn new(scenario: &Scenario, policy: Policy, number: usize) -> Gateway {
-        let index = Index::new(Limits { bytes_max: INDEX_BYTES_MAX, ..Limits::default() });
+        let index = Index::new(Limits {
+            bytes_max: INDEX_BYTES_MAX,
+            blocks_expected: scenario.engine.blocks.saturating_mul(scenario.replicas as u64),
+            ..Limits::default()
+        });
         index.write(|writer| {
             for replica in 0..scenario.replicas {
                 writer.set_capacity(replica as Slot, scenario.engine.blocks);
