@@ -9,13 +9,16 @@
 //! 3. `gateway/prompt.rs` knows the prompt as the engine will ([`prompt`]): its text by the model's
 //!    template, its tokens, whether they fit, the chained hashes of its blocks. In turns on the
 //!    core; what cannot be cut into turns goes to a thread beside the cores (`gateway/side.rs`).
-//! 4. `gateway/upstream.rs` picks a replica ([`routing`]) by what each holds of the prompt
+//! 4. `gateway/quota.rs` takes what the request can cost out of its tenant's budget
+//!    ([`tenants::quota`]), or refuses it.
+//! 5. `gateway/upstream.rs` picks a replica ([`routing`]) by what each holds of the prompt
 //!    ([`prefix`]), `gateway/exchange.rs` sends it the request and waits for the first event;
 //!    elsewhere again while no content has reached the client.
-//! 5. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
+//! 6. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
 //!    client is watched all the while, and its going closes the replica's connection.
-//! 6. `gateway/ticket.rs` closes the books: one record a request ([`usage`]), counted in the
-//!    core's own metric shard ([`admin`]); our count of the prompt is held against the engine's.
+//! 7. `gateway/ticket.rs` closes the books: what the engine did is paid and the rest given back,
+//!    one record a request ([`usage`]), counted in the core's own metric shard ([`admin`]); our
+//!    count of the prompt is held against the engine's.
 //!
 //! # Who owns what
 //!
@@ -23,16 +26,17 @@
 //!   prompts that it remembers, and metric shard. It never waits for a lock, a disk, a name server
 //!   or another thread.
 //! * The control thread: the registry (sources of members, names, probes, scrapes, adapters), the
-//!   admin listener, the drain. It never touches a request.
+//!   admin listener, reloads, the drain. It never touches a request.
 //! * The side threads: renders and encodings that would hold a core too long, by a bounded queue.
 //!   Tokenizers and templates themselves are read-only and shared by all.
 //! * The usage writer: the usage log. It never blocks a core: the ring is bounded, and a request
 //!   reserves its place before it starts.
 //! * The supervisor: the cores' threads. It serves nothing.
 //!
-//! Threads meet in [`runtime`] (snapshots, cells), in the atomics of a [`replicas::Replica`], and
-//! in a pool's [`prefix::Index`], which all read and one at a time writes: who finds the writer
-//! busy leaves its entry in a queue. Nothing is written twice: a cell has one writer.
+//! Threads meet in [`runtime`] (snapshots, cells), in the atomics of a [`replicas::Replica`] and
+//! of a tenant's [`Account`](tenants::quota::Account), and in a pool's [`prefix::Index`], which all
+//! read and one at a time writes: who finds the writer busy leaves its entry in a queue. But for an
+//! account, which every core spends from, nothing is written twice: a cell has one writer.
 //!
 //! # Invariants
 //!
@@ -42,6 +46,8 @@
 //! * Nothing is retried once content has been passed on, and one request is recorded once.
 //! * When a client goes, in any phase, its replica's connection is closed and every count of it
 //!   returns to zero.
+//! * A reservation is settled once, on whatever way the request ends; what is in flight or reserved
+//!   is zero at rest.
 //! * No secret reaches a log, a metric, an error, a record or an upstream.
 //!
 //! # Layers
@@ -49,8 +55,8 @@
 //! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench`, `gateway`, `routing`, `admin`,
 //! `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants` and `usage`, `sse` and `http1` and
 //! `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds it). `http1`, `sse`, `zmtp`, `openai`,
-//! `prompt`, `prefix`, `engine`, `routing`, `plan` and `usage::record` do no I/O and read no clock:
-//! `plan` runs them in virtual time.
+//! `prompt`, `prefix`, `engine`, `routing`, `plan`, `usage::record` and the accounts of
+//! `tenants::quota` do no I/O and read no clock: `plan` runs them in virtual time.
 //!
 //! # Deliberately absent
 //!

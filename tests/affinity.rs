@@ -5,8 +5,9 @@ mod common;
 #[path = "support/tiny_tokenizer.rs"]
 mod tiny_tokenizer;
 
-use common::gateway::{AUTH, Bed, Settings};
+use common::gateway::{AUTH, Bed, KEY, Settings};
 use common::{ask, eventually, faults::at_rest, faults::states, get, post_with};
+use expedite::config::KeyDigest;
 use expedite::openai::{Endpoint, read_call};
 use expedite::prompt::Prompt;
 use expedite::prompt::blocks::Root;
@@ -137,6 +138,72 @@ fn a_prefix_stays_where_it_is_and_is_predicted_exactly() {
     assert!(scene.bed.metric("expedite_prefix_index_blocks", "") > 12.0);
     assert_eq!(scene.bed.metric("expedite_prefix_mode", "mode=\"approximate\""), 4.0);
     at_rest(&scene.bed);
+}
+
+/// Two tenants of one group, and one of none; `acme` is the bed's own, of no group.
+fn tenants() -> String {
+    let tenant = |id: &str, more: &str| {
+        let key = KeyDigest::of(id.as_bytes()).to_text();
+        format!("[[tenant]]\nid = \"{id}\"\nkeys = [\"{key}\"]\n{more}\n")
+    };
+    let group = "trust_group = \"friends\"";
+    format!(
+        "[routing]\ncache_salt_secret = \"0123456789abcdef\"\n{}{}{}",
+        tenant("one", group),
+        tenant("two", group),
+        tenant("other", "")
+    )
+}
+
+#[test]
+fn tenants_that_do_not_trust_each_other_share_no_prefix() {
+    let scene = Scene::new(1, &tenants());
+    let ask = |key: &str, salt: Option<&str>| {
+        let mut body = body(0, "Hello?");
+        if let Some(salt) = salt {
+            body["cache_salt"] = salt.into();
+        }
+        let fields = format!("Authorization: Bearer {key}\r\n");
+        let wire = post_with("/v1/chat/completions", &fields, &body.to_string());
+        let response = ask(scene.bed.addr, &wire);
+        assert_eq!(response.status(), 200, "{}", response.text());
+        let told = &response.json()["usage"]["prompt_tokens_details"]["cached_tokens"];
+        let told = told.as_u64().unwrap_or(0);
+        // What is predicted is keyed as the engine keys it.
+        assert_eq!(number(&response, "x-gateway-cached-tokens"), told, "{key} {salt:?}");
+        told > 0
+    };
+    assert!(!ask("one", None));
+    assert!(ask("one", None) && ask("two", None), "a group shares");
+    assert!(!ask("other", None) && ask("other", None), "nobody else does");
+    assert!(!ask(KEY, None), "not even the tenant that has the fleet's first key");
+    // A caller's own salt separates within the group, and leads into nobody else's.
+    assert!(!ask("one", Some("mine")) && ask("two", Some("mine")));
+    assert!(!ask("other", Some("mine")));
+    // An explanation is a tenant's, too.
+    let cached = |tenant: &str| {
+        let path = format!("/explain?path=/v1/chat/completions{tenant}");
+        let body = body(0, "Hello?").to_string();
+        let said = common::ask(scene.bed.admin, &post_with(&path, "", &body));
+        (said.status(), said.json()["candidates"][0]["cached_tokens"].as_u64())
+    };
+    assert!(matches!(cached("&tenant=two"), (200, Some(1..))));
+    assert_eq!(cached(""), (200, Some(0)));
+    assert_eq!(cached("&tenant=nobody").0, 404);
+    at_rest(&scene.bed);
+}
+
+#[test]
+fn a_salt_that_is_no_text_is_refused_where_ours_goes_out() {
+    let scene = Scene::new(1, &tenants());
+    for salt in [json!(5), json!(""), json!(["a"])] {
+        let mut body = body(0, "Hello?");
+        body["cache_salt"] = salt.clone();
+        let wire = post_with("/v1/chat/completions", AUTH, &body.to_string());
+        let response = ask(scene.bed.addr, &wire);
+        assert_eq!(response.status(), 400, "{salt}");
+        assert_eq!(response.json()["error"]["param"], "cache_salt");
+    }
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Side {
         let listed: Vec<_> = replicas.iter().map(listed).collect();
         let text = format!("[[pool]]\nname = \"p\"\nreplicas = [{}]\n", listed.join(", "));
         let config = Config::from_text("test.toml", &text).expect("configuration");
-        let fleet = Arc::new(Fleet::new(&config, 1, &HashMap::new(), None, 0));
+        let fleet = Arc::new(Fleet::new(&config, 1, &HashMap::new(), 0));
         let stats = Arc::<Stats>::default();
         let share = Share::new(url, 50, Arc::clone(&stats)).expect("share");
         let (stop, stopped) = oneshot::channel();

@@ -32,6 +32,7 @@ pub(super) fn page(view: &View) -> String {
     routing(&mut page, view);
     share(&mut page, view);
     usage(&mut page, view);
+    reloads(&mut page, view);
     page.into_text()
 }
 
@@ -127,6 +128,16 @@ fn gateway(page: &mut Page, view: &View) {
         page.family(name, "counter", help);
         page.value(name, &[], total(view, of));
     }
+    let name = "expedite_quota_rejects_total";
+    page.family(name, "counter", "Requests refused by their tenant's budget.");
+    let reasons: [Kind<Shard, Counter>; 3] = [
+        ("tokens", |s| &s.quota_rejects[0]),
+        ("concurrency", |s| &s.quota_rejects[1]),
+        ("size", |s| &s.quota_rejects[2]),
+    ];
+    for (reason, of) in reasons {
+        page.value(name, &[("reason", reason)], total(view, of));
+    }
     page.family("expedite_panics_total", "counter", "Panics caught.");
     let panics = total(view, |s| &s.panics).wrapping_add(view.flags.panics.load(Relaxed));
     page.value("expedite_panics_total", &[], panics);
@@ -166,6 +177,14 @@ fn fleet(page: &mut Page, view: &View) {
     for (pool, replica) in replicas() {
         let labels = [("pool", &*pool.name), ("replica", &*replica.id)];
         page.value("expedite_in_flight_tokens", &labels, pool.in_flight(replica).1);
+    }
+}
+
+fn reloads(page: &mut Page, view: &View) {
+    let (done, refused) = view.reloads.counts();
+    page.family("expedite_reloads_total", "counter", "Reloads of the configuration by result.");
+    for (result, n) in [("done", done), ("refused", refused)] {
+        page.value("expedite_reloads_total", &[("result", result)], n);
     }
 }
 

@@ -13,6 +13,7 @@ mod shard;
 mod share;
 mod signals;
 mod status;
+mod tenants;
 
-pub use server::{Flags, View, serve};
+pub use server::{Flags, Reloads, View, serve};
 pub use shard::{Phase, PoolCells, PoolIndex, Shard, Stage};

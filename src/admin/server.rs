@@ -12,6 +12,7 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use super::shard::Shard;
 use super::{metrics, replicas, status};
@@ -19,6 +20,7 @@ use crate::replicas::Fleet;
 use crate::replicas::registry::Handle;
 use crate::replicas::share::Stats;
 use crate::runtime::clock;
+use crate::tenants::Accounts;
 use crate::usage::UsageSink;
 
 /// Flags of the process that admin shows or sets.
@@ -36,8 +38,45 @@ pub struct Flags {
     pub panics: AtomicU64,
 }
 
-/// Explains a call: from its path and its body to a status and JSON.
-type Explain = Box<dyn Fn(&str, &[u8]) -> (u16, Value) + Send + Sync>;
+/// What came of the reloads so far.
+#[derive(Debug, Default)]
+pub struct Reloads {
+    done: AtomicU64,
+    refused: AtomicU64,
+    /// When the configuration in use was read, in ms since 1970; 0 = at the start.
+    done_unix_ms: AtomicU64,
+}
+
+impl Reloads {
+    /// One was carried out.
+    pub fn done(&self) {
+        self.done.fetch_add(1, Relaxed);
+        self.done_unix_ms.store(clock::unix_ms(), Relaxed);
+    }
+
+    /// One was refused, and the configuration before stays.
+    pub fn refused(&self) {
+        self.refused.fetch_add(1, Relaxed);
+    }
+
+    /// Carried out, refused.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.done.load(Relaxed), self.refused.load(Relaxed))
+    }
+
+    /// When the last one was carried out, in ms since 1970.
+    #[must_use]
+    pub fn last_unix_ms(&self) -> Option<u64> {
+        Some(self.done_unix_ms.load(Relaxed)).filter(|&ms| ms > 0)
+    }
+}
+
+/// Keys that wait for the next start, or why nothing has changed.
+type Reloaded = Result<Vec<&'static str>, String>;
+
+/// Explains a call: from its path, its tenant and its body to a status and JSON.
+type Explain = Box<dyn Fn((&str, Option<&str>), &[u8]) -> (u16, Value) + Send + Sync>;
 
 /// What the admin listener can see.
 pub struct View {
@@ -45,6 +84,8 @@ pub struct View {
     pub shards: Vec<Arc<Shard>>,
     /// The fleet as last published.
     pub fleet: Box<dyn Fn() -> Arc<Fleet> + Send + Sync>,
+    /// What tenants may spend, as last published.
+    pub accounts: Box<dyn Fn() -> Arc<Accounts> + Send + Sync>,
     /// The usage log.
     pub usage: UsageSink,
     /// What became of sharing with other gateways.
@@ -53,9 +94,13 @@ pub struct View {
     pub flags: Arc<Flags>,
     /// Name of the cores' driver.
     pub driver: &'static str,
+    /// Begins a reload; what comes of it comes later.
+    pub reload: Box<dyn Fn() -> oneshot::Receiver<Reloaded> + Send + Sync>,
+    /// What came of reloads.
+    pub reloads: Arc<Reloads>,
     /// Begins a drain.
     pub drain: Box<dyn Fn() + Send + Sync>,
-    /// Explains the call in a body that is meant for a path: a status, and JSON. Takes as long as
+    /// Explains the call in a body that a tenant means for a path: a status, and JSON. As long as
     /// the prompt, so that it is called beside this thread.
     pub explain: Explain,
     /// The cores' last decisions.
@@ -136,6 +181,7 @@ async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<B
             (view.drain)();
             text(200, "text/plain", "draining\n".to_owned())
         }
+        "/reload" if post => reload(view).await,
         "/replicas" if post => replicas::add(view, request).await,
         path if path.starts_with("/replicas/") && request.method() == Method::DELETE => {
             replicas::remove(view, &request).await
@@ -143,7 +189,7 @@ async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<B
         path if path.starts_with("/replicas/") => {
             text(405, "text/plain", "wrong method\n".to_owned())
         }
-        "/replicas" | "/metrics" | "/ready" | "/live" | "/status.json" | "/drain"
+        "/replicas" | "/metrics" | "/ready" | "/live" | "/status.json" | "/drain" | "/reload"
         | "/decisions" | "/snapshot" | "/explain" => {
             text(405, "text/plain", "wrong method\n".to_owned())
         }
@@ -151,17 +197,33 @@ async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<B
     }
 }
 
-/// `POST /explain?path=/v1/chat/completions` with the call's body.
+/// `POST /reload`: answers when it is done, or why nothing has changed.
+async fn reload(view: &View) -> Response<Full<Bytes>> {
+    match (view.reload)().await {
+        Ok(Ok(waiting)) => json(200, &json!({ "reloaded": true, "next_start": waiting })),
+        Ok(Err(why)) => json(400, &json!({ "reloaded": false, "error": why })),
+        Err(_) => json(503, &json!({ "reloaded": false, "error": "too many reloads at once" })),
+    }
+}
+
+/// `POST /explain?path=/v1/chat/completions&tenant=ID` with the call's body; no tenant, no salt.
 async fn explain(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let mut pairs = request.uri().query().unwrap_or_default().split('&');
-    let path = pairs.find_map(|pair| pair.strip_prefix("path="));
-    let path = path.unwrap_or("/v1/chat/completions").replace("%2F", "/").replace("%2f", "/");
+    let query = request.uri().query().unwrap_or_default();
+    let value = |key: &str| {
+        let named = |pair: &str| pair.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
+        query.split('&').find_map(named)
+    };
+    let path = value("path").unwrap_or_else(|| "/v1/chat/completions".to_owned());
+    let path = path.replace("%2F", "/").replace("%2f", "/");
+    let tenant = value("tenant");
     let body = Limited::new(request.into_body(), view.body_bytes_max).collect().await;
     let Ok(body) = body else {
         return json(413, &json!({ "error": "the body is too long or did not come whole" }));
     };
     let (view, body) = (Arc::clone(view), body.to_bytes());
-    let said = tokio::task::spawn_blocking(move || (view.explain)(&path, &body)).await;
+    let said =
+        tokio::task::spawn_blocking(move || (view.explain)((&path, tenant.as_deref()), &body))
+            .await;
     let (status, said) = said.unwrap_or_else(|_| (500, json!({ "error": "it cannot be read" })));
     json(status, &said)
 }

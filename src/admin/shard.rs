@@ -14,6 +14,8 @@ pub enum Stage {
     Auth,
     /// Template, tokens and block hashes of the prompt.
     Tokenize,
+    /// Taking the cost out of the tenant's budget.
+    Quota,
     /// Choosing the replica.
     Route,
     /// A connection to it.
@@ -24,9 +26,10 @@ pub enum Stage {
 
 impl Stage {
     /// All stages with their label.
-    pub const ALL: [(Stage, &'static str); 5] = [
+    pub const ALL: [(Stage, &'static str); 6] = [
         (Stage::Auth, "auth"),
         (Stage::Tokenize, "tokenize"),
+        (Stage::Quota, "quota"),
         (Stage::Route, "route"),
         (Stage::Connect, "connect"),
         (Stage::Total, "total"),
@@ -81,7 +84,7 @@ pub struct PoolCells {
 #[derive(Debug, Default)]
 pub struct Shard {
     /// Time by stage, in the order of [`Stage::ALL`].
-    stages: [Histogram; 5],
+    stages: [Histogram; 6],
     /// From noticing that the client has gone to having closed the replica's connection, in the
     /// order of [`Phase::ALL`].
     cancels: [Histogram; 4],
@@ -93,6 +96,8 @@ pub struct Shard {
     pub long_prompts: Counter,
     /// Reused connections that died before any byte, and were replaced.
     pub reuse_races: Counter,
+    /// Requests that a budget refused: for its tokens, for too many in flight, and for good.
+    pub quota_rejects: [Counter; 3],
     /// Heads that were no HTTP.
     pub refused_heads: Counter,
     /// Failed accepts.

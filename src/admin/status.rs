@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::server::View;
+use super::tenants;
 use crate::replicas::{Pool, Replica};
 use crate::runtime::clock;
 
@@ -36,7 +37,10 @@ pub(super) fn json(view: &View) -> Value {
         "cores": view.shards.len(),
         "uptime_ms": now_ms,
         "ready": view.is_ready(),
+        "reloads": view.reloads.counts().0,
+        "reloaded_unix_ms": view.reloads.last_unix_ms(),
         "pools": pools,
+        "tenants": tenants::json(&(view.accounts)()),
     })
 }
 

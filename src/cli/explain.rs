@@ -36,6 +36,10 @@ pub(super) struct Args {
     /// The path that the request is meant for
     #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions")]
     path: String,
+    /// The tenant whose request it is: where tenants do not share cached prefixes, that decides
+    /// what counts as cached
+    #[arg(long, value_name = "ID", conflicts_with = "snapshot")]
+    tenant: Option<String>,
     /// Ask this admin listener, an address or http://ADDRESS
     #[arg(long, value_name = "URL", conflicts_with = "snapshot")]
     admin: Option<String>,
@@ -78,7 +82,7 @@ fn explained(args: &Args) -> Result<Value, Failed> {
         })?,
         (None, None) => return Err((super::EXIT_USAGE, "--config or --admin?".to_owned())),
     };
-    ask(admin, &args.path, &body).map_err(|what| (1, what))
+    ask(admin, (&args.path, args.tenant.as_deref()), &body).map_err(|what| (1, what))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failed> {
@@ -97,12 +101,17 @@ fn address(url: &str) -> Result<SocketAddr, Failed> {
 }
 
 /// One exchange with the admin listener.
-fn ask(admin: SocketAddr, path: &str, body: &[u8]) -> Result<Value, String> {
+fn ask(
+    admin: SocketAddr,
+    (path, tenant): (&str, Option<&str>),
+    body: &[u8],
+) -> Result<Value, String> {
+    let tenant = tenant.map(|id| format!("&tenant={id}")).unwrap_or_default();
     let exchange = || -> std::io::Result<Vec<u8>> {
         let mut wire = TcpStream::connect_timeout(&admin, PATIENCE)?;
         wire.set_read_timeout(Some(PATIENCE))?;
         let head = format!(
-            "POST /explain?path={path} HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\
+            "POST /explain?path={path}{tenant} HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\
              content-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, Flags};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Reopen};
 
 /// Run the gateway
 #[derive(clap::Args, Debug)]
@@ -31,16 +32,20 @@ pub(super) struct Args {
 
 /// Runs the gateway until it is told to stop.
 pub(super) fn run(args: Args) -> ExitCode {
-    let Args { config, replicas, listen, admin, cores } = args;
+    let Args { config: config_path, replicas, listen, admin, cores } = args;
     let flags = Flags { replicas, listen, admin, cores };
-    let config = match Config::open(config.as_deref(), &flags) {
+    let config = match Config::open(config_path.as_deref(), &flags) {
         Ok(config) => config,
         Err(errors) => {
             eprintln!("{errors}");
             return ExitCode::from(2);
         }
     };
-    let gateway = match Gateway::start(config) {
+    let reopen: Option<Reopen> = config_path.map(|path| {
+        let reopen = move || Config::open(Some(&path), &flags);
+        Arc::new(reopen) as Reopen
+    });
+    let gateway = match Gateway::start_reloadable(config, reopen) {
         Ok(gateway) => gateway,
         Err(error) => {
             eprintln!("expedite: {error}");
@@ -57,6 +62,7 @@ pub(super) fn run(args: Args) -> ExitCode {
 }
 
 /// Waits for the end: SIGTERM or Ctrl-C drains, a second one ends at once; `POST /drain` likewise.
+/// SIGHUP reloads.
 fn wait(gateway: &Gateway) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else {
@@ -65,15 +71,14 @@ fn wait(gateway: &Gateway) {
     };
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
-        let (mut term, mut int) =
-            match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-                (Ok(term), Ok(int)) => (term, int),
-                _ => return,
-            };
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let [Ok(mut term), Ok(mut int), Ok(mut hup)] = kinds.map(signal) else { return };
         loop {
             tokio::select! {
                 _ = term.recv() => gateway.drain(),
                 _ = int.recv() => gateway.drain(),
+                // What comes of it is in the log.
+                _ = hup.recv() => gateway.ask_for_reload(),
                 () = tokio::time::sleep(Duration::from_millis(100)) => {}
             }
             if gateway.wait(Duration::ZERO) {

@@ -170,12 +170,13 @@ fn read(name: &str, text: &str, env: Env<'_>) -> Result<Config, ConfigErrors> {
     // In the order in which they are shown.
     let server = sections::server(root.one("server"));
     let pools = root.many("pool", pool::pool);
-    let (routing, share) = sections::routing(root.one("routing"));
+    let (routing, share, cache_salt_secret) = sections::routing(root.one("routing"));
     let mut config = Config {
         server,
         pools,
         routing,
         share,
+        cache_salt_secret,
         admission: sections::admission(root.one("admission")),
         timeouts: sections::timeouts(root.one("timeouts")),
         retry: sections::retry(root.one("retry")),

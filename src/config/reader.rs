@@ -122,6 +122,12 @@ impl<'a> Table<'_, 'a> {
         Some((value.get_ref(), self.reader.line_at(value.span().start)))
     }
 
+    /// The line of a key; 0 when the file does not have it.
+    pub(super) fn line_of(&self, key: &str) -> u32 {
+        let found = self.table.and_then(|t| t.iter().find(|(name, _)| name.get_ref() == key));
+        found.map_or(0, |(name, _)| self.reader.line_at(name.span().start))
+    }
+
     /// Notes a value for the effective configuration.
     pub(super) fn note(&mut self, entry: Entry) {
         if self.quiet {

@@ -139,7 +139,7 @@ fn tls(table: &mut Table<'_, '_>) {
     }
 }
 
-pub(super) fn routing(mut table: Table<'_, '_>) -> (Routing, Share) {
+pub(super) fn routing(mut table: Table<'_, '_>) -> (Routing, Share, Option<Secret>) {
     let routing = Routing {
         policy: table.choice("policy", &Policy::ALL.map(|policy| (policy.name(), policy))),
         policy_header: table.flag("policy_header", false),
@@ -148,8 +148,28 @@ pub(super) fn routing(mut table: Table<'_, '_>) -> (Routing, Share) {
         store: share_store(&mut table),
         every_ms: table.number("share_every_ms", 100, 50..=1000, "milliseconds"),
     };
+    let salt_secret = salt_secret(&mut table);
     table.finish();
-    (routing, share)
+    (routing, share, salt_secret)
+}
+
+/// A shorter secret could be found by trying.
+const SALT_SECRET_BYTES_MIN: usize = 16;
+
+fn salt_secret(table: &mut Table<'_, '_>) -> Option<Secret> {
+    let Some(Text { text, origin }) = table.text("cache_salt_secret") else {
+        table.note_unset("cache_salt_secret", "tenants share cached prefixes");
+        return None;
+    };
+    if text.len() < SALT_SECRET_BYTES_MIN {
+        let what = format!(
+            "cache_salt_secret in [routing] must have {SALT_SECRET_BYTES_MIN} bytes or more, \
+             such as `openssl rand -hex 32` prints"
+        );
+        table.error(origin.line(), what);
+    }
+    table.note_value("cache_salt_secret", "***".into(), origin, true);
+    Some(Secret::new(text))
 }
 
 fn share_store(table: &mut Table<'_, '_>) -> ShareStore {
@@ -229,8 +249,10 @@ pub(super) fn quota(mut table: Table<'_, '_>) -> Quota {
     }
     let on_store_down = table
         .choice("on_store_down", &[("local", OnStoreDown::Local), ("refuse", OnStoreDown::Refuse)]);
+    let output_tokens_default =
+        table.number("output_tokens_default", 4096, 1..=1_000_000_000, "tokens");
     table.finish();
-    Quota { store, on_store_down }
+    Quota { store, on_store_down, output_tokens_default }
 }
 
 pub(super) fn usage(mut table: Table<'_, '_>) -> UsageConfig {

@@ -46,6 +46,7 @@ policy = "round_robin"
 policy_header = true
 share = "redis://:canary-share@host:6379/1"
 share_every_ms = 200
+cache_salt_secret = "canary-salt-secret"
 [admission]
 headroom_ratio = 0.25
 stale_ms = 6000
@@ -75,6 +76,7 @@ burst_tokens = 400000
 in_flight_max = 64
 pools = ["llama-8b"]
 may_choose_policy = true
+trust_group = "friends"
 [tier.gold]
 weight = 4
 priority = 1
@@ -158,7 +160,7 @@ fn every_documented_key_comes_back_with_its_line() {
         }
         keys += 1;
     }
-    assert_eq!(keys, 60);
+    assert_eq!(keys, 62);
 }
 
 #[test]
@@ -181,6 +183,10 @@ fn values_arrive_as_written() {
     assert_eq!(config.retry, Retry { attempts_max: 4, budget_ratio: 0.2 });
     let tenant = &config.tenants[0];
     assert!(tenant.keys == [KeyDigest::of(b"abc")]);
+    let limits = (Some(20_000), Some(400_000), Some(64));
+    let got = tenant.limits;
+    assert_eq!((got.tokens_per_second, got.burst_tokens, got.in_flight_max), limits);
+    assert_eq!(config.quota.output_tokens_default, 4096);
     assert!(tenant.may_use("llama-8b") && !tenant.may_use("decode"));
     assert_eq!(
         config.tiers.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
@@ -314,6 +320,11 @@ fn a_value_out_of_place_is_a_mistake() {
         ("[retry]\nbudget_ratio = nan\n", "from 0 to 1, not nan"),
         ("[admission]\nheadroom_ratio = 1.5\n", "from 0 to 0.9, not 1.5"),
         ("[usage]\npath = \"redis-stream:x\"\n", "not in this version: refused"),
+        ("[[tenant]]\nid = \"t\"\nkeys = []\nburst_tokens = 1\n", "gw.toml:7: burst_tokens needs"),
+        ("[[tenant]]\nid = \"t\"\nkeys = [{ ky = \"x\" }]\n", "\"ky\" in keys of [[tenant]]; did"),
+        ("[[tenant]]\nid = \"t\"\nkeys = [{ in_flight_max = 1 }]\n", "gw.toml:6: key is missing"),
+        ("[[tenant]]\nid = \"t\"\nkeys = [1]\n", "gw.toml:6: a key must be a string or a table"),
+        ("[quota]\noutput_tokens_default = 0\n", "output_tokens_default in [quota] must be"),
         ("[pool2]\n", "unknown section"),
         ("[tier]\ngold = 1\n", "[tier.NAME]"),
         ("[server]\nh2c = true\nh2c = true\n", "gw.toml:6: duplicate key"),
@@ -389,6 +400,26 @@ fn environment_variables_are_substituted_and_missed_by_name() {
 }
 
 #[test]
+fn a_key_may_have_limits_of_its_own() {
+    let [one, two] = [b"one", b"two"].map(|key| KeyDigest::of(key));
+    let text = format!(
+        "{POOL}[[tenant]]\nid = \"t\"\nkeys = [\"{}\", {{ key = \"{}\", tokens_per_second = 5, \
+         in_flight_max = 2 }}]\n",
+        one.to_text(),
+        two.to_text()
+    );
+    let config = build(&text, &Flags::default()).unwrap().0;
+    let tenant = &config.tenants[0];
+    let limits =
+        TenantLimits { tokens_per_second: Some(5), burst_tokens: None, in_flight_max: Some(2) };
+    assert!(tenant.keys == [one, two] && tenant.key_limits == [(two, limits)]);
+    assert_eq!(tenant.limits, TenantLimits::default());
+    let shown = config.effective();
+    assert!(shown.contains("***") && shown.contains("in_flight_max = 2"), "{shown}");
+    toml::from_str::<toml::Table>(&shown).unwrap();
+}
+
+#[test]
 fn what_this_version_lacks_is_warned_about_or_refused() {
     let tls = "[server]\ntls = { cert = \"c\", key = \"k\", client_ca = \"a\" }\n";
     let said = with_pool(tls);
@@ -403,11 +434,11 @@ fn what_this_version_lacks_is_warned_about_or_refused() {
 
     let warnings = full().warnings.join("\n");
     let absent = "h2c role \
-                  sse_keepalive_ms tokens_per_second";
+                  sse_keepalive_ms store";
     for key in absent.split_whitespace() {
         assert!(warnings.contains(&format!(": {key} in [")), "{key}: {warnings}");
     }
-    assert!(warnings.contains("THE LIMIT IS NOT ENFORCED"));
+    assert!(warnings.contains("EACH GATEWAY LIMITS"));
     // A default that is spelled out is no wish.
     let plain = format!("{POOL}adapters = \"auto\"\nrole = \"both\"\n[server]\nh2c = false\n");
     assert_eq!(build(&plain, &Flags::default()).unwrap().0.warnings.len(), 0);

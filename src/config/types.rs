@@ -20,6 +20,8 @@ pub struct Config {
     pub routing: Routing,
     /// `[routing]` `share` and `share_every_ms`; see [`Config::share_store`].
     pub share: Share,
+    /// `routing.cache_salt_secret`: keeps tenants from learning each other's prompts by timing.
+    pub cache_salt_secret: Option<Secret>,
     /// `[admission]`.
     pub admission: Admission,
     /// `[timeouts]`.
@@ -381,6 +383,9 @@ pub struct Quota {
     pub store: QuotaStore,
     /// What happens while the store is away.
     pub on_store_down: OnStoreDown,
+    /// The limit on its answer that a request without one gets, in tokens, when its tenant's
+    /// tokens are limited.
+    pub output_tokens_default: u64,
 }
 
 /// `quota.store`.
@@ -402,7 +407,7 @@ pub enum OnStoreDown {
 }
 
 /// `[[tenant]]`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tenant {
     /// Unique.
     pub id: String,
@@ -410,16 +415,28 @@ pub struct Tenant {
     pub keys: Vec<KeyDigest>,
     /// Name of one of [`Config::tiers`].
     pub tier: String,
-    /// Refill rate of its token bucket; `None`: unlimited.
-    pub tokens_per_second: Option<u64>,
-    /// Size of its token bucket; `None`: unlimited, or ten seconds' refill when a rate is set.
-    pub burst_tokens: Option<u64>,
-    /// Most requests at once; `None`: unlimited.
-    pub in_flight_max: Option<u64>,
+    /// What all its keys together may spend.
+    pub limits: TenantLimits,
+    /// Keys that have limits of their own besides.
+    pub key_limits: Vec<(KeyDigest, TenantLimits)>,
     /// Names of pools that it may use; `["*"]`: all.
     pub pools: Vec<String>,
     /// It may choose a routing policy for a request by the field `x-gateway-policy`.
     pub may_choose_policy: bool,
+    /// Tenants of one group share cached prefixes where [`Config::cache_salt_secret`] is set;
+    /// `None`: it shares them with nobody.
+    pub trust_group: Option<String>,
+}
+
+/// What a tenant or a key may spend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TenantLimits {
+    /// Refill rate of its token bucket; `None`: unlimited.
+    pub tokens_per_second: Option<u64>,
+    /// Size of its token bucket; `None`: ten seconds' refill.
+    pub burst_tokens: Option<u64>,
+    /// Most sequences at once; `None`: unlimited.
+    pub in_flight_max: Option<u64>,
 }
 
 impl Tenant {

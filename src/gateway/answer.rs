@@ -192,6 +192,7 @@ pub(super) async fn send(
         if plan.endpoint.generates() && head.status == 200 {
             ticket.whole(read_answer(&answer.payload).usage);
         }
+        ticket.settle(outcome_of(head.status));
         let mut out = Vec::with_capacity(answer.payload.len() + 512);
         ticket
             .head_of_answer(&mut out, head.status)

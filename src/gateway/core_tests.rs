@@ -33,7 +33,7 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
     );
     let config = Arc::new(Config::from_text("test.toml", &text).expect("configuration"));
     let (usage, writer) = UsageWriter::start(&config.usage).expect("writer");
-    let fleet = Arc::new(Fleet::new(&config, cores, &HashMap::new(), None, 0));
+    let fleet = Arc::new(Fleet::new(&config, cores, &HashMap::new(), 0));
     let (loader, _) = crate::replicas::adapters::channel();
     let shared = Shared {
         loader,
@@ -45,6 +45,7 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
         side: Side::start(1, || SegmentCache::new(1 << 20)).expect("threads"),
         readers: Side::start(1, || ()).expect("threads"),
         share: Arc::default(),
+        reloads: Arc::default(),
         log: Log::new(Level::Off, false),
         flags: Arc::default(),
     };

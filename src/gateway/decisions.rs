@@ -128,7 +128,7 @@ mod tests {
     fn pool() -> Arc<Pool> {
         let text = "[[pool]]\nname = \"p\"\nreplicas = [\"http://127.0.0.1:1\"]\n";
         let config = config::Config::from_text("t", text).unwrap();
-        Arc::clone(&Fleet::new(&config, 1, &HashMap::new(), None, 0).pools[0])
+        Arc::clone(&Fleet::new(&config, 1, &HashMap::new(), 0).pools[0])
     }
 
     fn entry(pool: &Arc<Pool>, n: u64, ttft_ms: f64) -> Entry {

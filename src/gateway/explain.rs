@@ -30,10 +30,10 @@ fn wrong(status: u16, what: &str) -> Said {
     (status, json!({ "error": what }))
 }
 
-/// Explains the call in `body`, meant for `path`.
-pub(super) fn call(shared: &Shared, path: &str, body: &[u8]) -> Said {
+/// Explains the call in `body`, meant for `path`, as if a tenant had sent it.
+pub(super) fn call(shared: &Shared, (path, tenant): (&str, Option<&str>), body: &[u8]) -> Said {
     let published = shared.published.load();
-    match explained(shared, &published, path, body) {
+    match explained(shared, &published, (path, tenant), body) {
         Ok(value) => (200, value),
         Err(said) => said,
     }
@@ -42,9 +42,11 @@ pub(super) fn call(shared: &Shared, path: &str, body: &[u8]) -> Said {
 fn explained(
     shared: &Shared,
     published: &Published,
-    path: &str,
+    (path, tenant): (&str, Option<&str>),
     body: &[u8],
 ) -> Result<Value, Said> {
+    let index = |id| published.tenant_index(id).ok_or_else(|| wrong(404, "no such tenant"));
+    let tenant = tenant.map(index).transpose()?;
     let (endpoint, call) = read(path, body)?;
     let name = call.model_name(body);
     let served = published.fleet.resolve(name).map_err(|why| match why {
@@ -54,7 +56,9 @@ fn explained(
     })?;
     let parts = (published.fleet.pools.get(served.pool), published.learned.get(served.pool));
     let (Some(pool), Some(learned)) = parts else { return Err(wrong(503, "no such pool")) };
-    let asked = Asked { endpoint, call: &call, served, pool };
+    let own = call.cache_salt(body).ok().flatten();
+    let salt = tenant.and_then(|tenant| published.salt(tenant, own.as_deref()));
+    let asked = Asked { endpoint, call: &call, served, pool, salt: salt.as_deref() };
     let prompt = prompt::at_once(&asked, body);
     let asks = Asks {
         pool,

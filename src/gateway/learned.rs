@@ -33,8 +33,9 @@ const TPOT_TOKENS_MIN: u64 = 8;
 /// What is known of a pool's engines and answers.
 pub(super) struct PoolModel {
     step: StepModel,
-    scale: Scale,
-    lengths: Lengths,
+    engine: EngineKind,
+    scale: Arc<Scale>,
+    lengths: Arc<Lengths>,
     ttft_limit_ms: f64,
     tpot_limit_ms: f64,
 }
@@ -48,11 +49,25 @@ impl PoolModel {
                 EngineKind::A100_70bTp2 => StepModel::a100_70b_tp2(),
                 EngineKind::A100_8bLora => StepModel::a100_8b_lora(),
             },
-            scale: Scale::default(),
-            lengths: Lengths::new(),
+            engine: settings.engine,
+            scale: Arc::default(),
+            lengths: Arc::default(),
             ttft_limit_ms: settings.slo.ttft_ms.unwrap_or(TTFT_LIMIT_MS),
             tpot_limit_ms: settings.slo.tpot_ms.unwrap_or(TPOT_LIMIT_MS),
         }
+    }
+
+    /// The same after its settings may have changed: answers are as long as they were, and other
+    /// limits change no engine.
+    fn renewed(self: &Arc<Self>, settings: &config::Pool) -> Arc<PoolModel> {
+        let new = PoolModel::new(settings);
+        let limits = |it: &PoolModel| [it.ttft_limit_ms, it.tpot_limit_ms].map(f64::to_bits);
+        if new.engine == self.engine && limits(&new) == limits(self) {
+            return Arc::clone(self);
+        }
+        let same = new.engine == self.engine;
+        let scale = if same { Arc::clone(&self.scale) } else { Arc::default() };
+        Arc::new(PoolModel { scale, lengths: Arc::clone(&self.lengths), ..new })
     }
 
     /// The time model that predictions are made with.
@@ -102,7 +117,7 @@ impl Learned {
         });
         Learned {
             pool: match old {
-                Some((_, learned)) => Arc::clone(&learned.pool),
+                Some((_, learned)) => learned.pool.renewed(settings),
                 None => Arc::new(PoolModel::new(settings)),
             },
             lanes: lanes.collect(),

@@ -14,7 +14,8 @@ use std::time::Duration;
 use super::core;
 use super::decisions::Decisions;
 use super::explain;
-use super::models;
+use super::models::Loaded;
+use super::reload::{self, Reloaded, Reloader, Reloads, Reopen};
 use super::shared::{Published, Shared};
 use super::side::Side;
 use super::supervise::Cores;
@@ -54,6 +55,7 @@ pub struct Gateway {
     /// What they run on.
     pub driver: Driver,
     flags: Arc<Flags>,
+    reloader: Reloader,
     stopped: mpsc::Receiver<()>,
     control: Option<JoinHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
@@ -66,16 +68,16 @@ impl Gateway {
     /// # Errors
     /// What cannot be had, in words for the operator.
     pub fn start(config: Config) -> Result<Gateway, String> {
+        Gateway::start_reloadable(config, None)
+    }
+
+    /// The same; a reload reads the configuration by `reopen`.
+    ///
+    /// # Errors
+    /// As [`Gateway::start`].
+    pub fn start_reloadable(config: Config, reopen: Option<Reopen>) -> Result<Gateway, String> {
         let config = Arc::new(config);
-        let level = match config.log.level {
-            config::LogLevel::Off => Level::Off,
-            config::LogLevel::Error => Level::Error,
-            config::LogLevel::Warn => Level::Warn,
-            config::LogLevel::Info => Level::Info,
-            config::LogLevel::Debug | config::LogLevel::Trace => Level::Debug,
-        };
-        let log = Log::new(level, config.log.format == config::LogFormat::Json);
-        config.warnings.iter().for_each(|warning| log.warn(warning));
+        let log = log(&config);
         let driver = driver(&config, &log)?;
         let cpus = cpus(&config)?;
         let (usage, writer) = UsageWriter::start(&config.usage)
@@ -85,12 +87,12 @@ impl Gateway {
         }
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
-        let models = models::load(&config, &log)?;
-        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, None, clock::now_ms()));
+        let mut loaded = Loaded::default();
+        let models = loaded.load(&config, &log)?;
+        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, clock::now_ms()));
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
-            .map_err(|e| format!("cannot start a thread: {e}"))?;
-        let readers = Side::start(cpus.len(), || ());
-        let readers = readers.map_err(|e| format!("cannot start a thread: {e}"))?;
+            .map_err(no_thread)?;
+        let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let (loader, wants) = adapters::channel();
@@ -103,6 +105,7 @@ impl Gateway {
             side,
             readers,
             share: stats,
+            reloads: Arc::default(),
             loader,
             log,
             flags: Arc::clone(&flags),
@@ -112,16 +115,14 @@ impl Gateway {
             .map_err(|e| format!("cannot listen on {:?}: {e}", config.server.listen))?;
         let addrs = started.addrs().to_vec();
         let (stopped_tx, stopped) = mpsc::channel();
-        let supervisor = std::thread::Builder::new().name("supervisor".to_owned());
-        let supervisor = supervisor.spawn(move || {
+        let supervisor = thread("supervisor", move || {
             started.watch();
             let _ = stopped_tx.send(());
-        });
-        let supervisor = supervisor.map_err(|e| format!("cannot start a thread: {e}"))?;
+        })?;
         let (bound_tx, bound) = mpsc::channel();
-        let control = std::thread::Builder::new().name("control".to_owned());
-        let control = control.spawn(move || control_thread(&shared, (share, wants), &bound_tx));
-        let control = control.map_err(|e| format!("cannot start a thread: {e}"))?;
+        let (reloader, reloads) = reload::channel();
+        let parts = Parts { share, wants, reloader: reloader.clone(), reloads, reopen, loaded };
+        let control = thread("control", move || control_thread(&shared, parts, &bound_tx))?;
         let admin = match config.server.admin {
             None => None,
             Some(addr) => match bound.recv() {
@@ -130,9 +131,18 @@ impl Gateway {
                 Err(_) => return Err("the control thread ended".to_owned()),
             },
         };
-        let (control, supervisor) = (Some(control), Some(supervisor));
-        let writer = Some(writer);
-        Ok(Gateway { addrs, admin, cores, driver, flags, stopped, control, supervisor, writer })
+        Ok(Gateway {
+            addrs,
+            admin,
+            cores,
+            driver,
+            flags,
+            reloader,
+            stopped,
+            control: Some(control),
+            supervisor: Some(supervisor),
+            writer: Some(writer),
+        })
     }
 
     /// Begins a drain: not ready any more, then no new connections, open requests finish. A second
@@ -141,6 +151,21 @@ impl Gateway {
         if self.flags.draining.swap(true, Relaxed) {
             self.flags.stop_now.store(true, Relaxed);
         }
+    }
+
+    /// Reads the configuration again and goes on by it; waits for what comes of it. Not for a
+    /// thread of a runtime.
+    ///
+    /// # Errors
+    /// Why nothing has changed, in words for the operator.
+    pub fn reload(&self) -> Reloaded {
+        let answered = self.reloader.ask().blocking_recv();
+        answered.unwrap_or_else(|_| Err("too many reloads at once, or the end".to_owned()))
+    }
+
+    /// The same without waiting; the log tells what comes of it.
+    pub fn ask_for_reload(&self) {
+        drop(self.reloader.ask());
     }
 
     /// Waits until every core has ended after a drain, at most `patience`. True: they have.
@@ -178,6 +203,27 @@ impl Drop for Gateway {
     }
 }
 
+fn log(config: &Config) -> Log {
+    let level = match config.log.level {
+        config::LogLevel::Off => Level::Off,
+        config::LogLevel::Error => Level::Error,
+        config::LogLevel::Warn => Level::Warn,
+        config::LogLevel::Info => Level::Info,
+        config::LogLevel::Debug | config::LogLevel::Trace => Level::Debug,
+    };
+    let log = Log::new(level, config.log.format == config::LogFormat::Json);
+    config.warnings.iter().for_each(|warning| log.warn(warning));
+    log
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, String> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(no_thread)
+}
+
+fn no_thread(error: std::io::Error) -> String {
+    format!("cannot start a thread: {error}")
+}
+
 fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
     let choice = match config.server.driver {
         config::Driver::Auto => DriverChoice::Auto,
@@ -208,9 +254,19 @@ fn cpus(config: &Config) -> Result<Vec<usize>, String> {
     }
 }
 
+/// What the control thread takes over.
+struct Parts {
+    share: Option<Share>,
+    wants: Wants,
+    reloader: Reloader,
+    reloads: Reloads,
+    reopen: Option<Reopen>,
+    loaded: Loaded,
+}
+
 fn control_thread(
     shared: &Arc<Shared>,
-    (share, wants): (Option<Share>, Wants),
+    parts: Parts,
     bound: &mpsc::Sender<std::io::Result<SocketAddr>>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -225,8 +281,16 @@ fn control_thread(
     local.block_on(&runtime, async {
         let config = Arc::clone(&shared.published.load().config);
         let (handle, orders) = registry::channel();
+        let Parts { share, wants, reloader, reloads, reopen, loaded } = parts;
         let members = registry(shared, &config);
         tokio::task::spawn_local(members.run(handle.clone(), orders, wants));
+        let serving = (reloads, reopen);
+        tokio::task::spawn_local(reload::serve(
+            Arc::clone(shared),
+            handle.clone(),
+            serving,
+            loaded,
+        ));
         tokio::task::spawn_local(keep_indexes(Arc::clone(shared)));
         if let Some(share) = share {
             let shared = Arc::clone(shared);
@@ -235,7 +299,7 @@ fn control_thread(
             });
         }
         if let Some(addr) = config.server.admin {
-            let view = Arc::new(view(shared, handle));
+            let view = Arc::new(view(shared, handle, reloader));
             let (bound, failed) = (bound.clone(), bound.clone());
             tokio::task::spawn_local(async move {
                 let tell = |addr| drop(bound.send(Ok(addr)));
@@ -248,19 +312,22 @@ fn control_thread(
     });
 }
 
-fn view(shared: &Arc<Shared>, registry: Handle) -> View {
-    let published = Arc::clone(&shared.published);
+fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
+    let [published, charged] = std::array::from_fn(|_| Arc::clone(&shared.published));
     let flags = Arc::clone(&shared.flags);
     let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
+        accounts: Box::new(move || Arc::clone(&charged.load().accounts)),
         usage: shared.usage.clone(),
         share: Arc::clone(&shared.share),
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
+        reload: Box::new(move || reloader.ask()),
+        reloads: Arc::clone(&shared.reloads),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
-        explain: Box::new(move |path, body| explain::call(&asked, path, body)),
+        explain: Box::new(move |meant, body| explain::call(&asked, meant, body)),
         decisions: Box::new(move || explain::decisions(&decided)),
         snapshot: Box::new(move || explain::snapshot(&shown)),
         body_bytes_max: shared.published.load().body_bytes_max,
@@ -272,10 +339,9 @@ fn view(shared: &Arc<Shared>, registry: Handle) -> View {
 fn registry(shared: &Arc<Shared>, config: &Arc<Config>) -> Registry {
     let fleet = Arc::clone(&shared.published.load().fleet);
     let (publishing, logging) = (Arc::clone(shared), Arc::clone(shared));
-    let of = Arc::clone(config);
-    let publish = move |fleet| {
+    let publish = move |of: &Arc<Config>, fleet| {
         let old = publishing.published.load();
-        let published = Published::new(Arc::clone(&of), fleet, Some(&old));
+        let published = Published::new(Arc::clone(of), fleet, Some(&old));
         publishing.published.publish(published);
     };
     let log = move |tone, line: &str| match tone {

@@ -11,7 +11,7 @@ use super::body::{Apart, Body};
 use super::connection::Client;
 use super::core::Core;
 use super::reply::Failure;
-use crate::openai::{self, Call, Endpoint, Truncate};
+use crate::openai::{Call, Endpoint, Truncate};
 use crate::prompt::blocks::{self, Root};
 use crate::prompt::model::{self, Ask};
 use crate::prompt::segments::SegmentCache;
@@ -44,6 +44,8 @@ pub(super) struct Asked<'a> {
     pub call: &'a Call,
     pub served: &'a Served,
     pub pool: &'a Pool,
+    /// The cache salt that goes to the engine in place of the call's own.
+    pub salt: Option<&'a str>,
 }
 
 impl Asked<'_> {
@@ -57,8 +59,8 @@ impl Asked<'_> {
     }
 
     fn root(&self, body: &[u8]) -> Root {
-        let salt = self.call.policy_fields.iter().find(|field| field.name == "cache_salt");
-        let salt = salt.and_then(|field| openai::texts(field.value.span.of(body)).pop());
+        let own = || self.call.cache_salt(body).ok().flatten();
+        let salt = self.salt.map(str::to_owned).or_else(own);
         Root::new(self.served.adapter.as_deref(), salt.as_deref())
     }
 }
@@ -245,7 +247,7 @@ fn fits(asked: &Asked<'_>, prompt: &Prompt) -> Result<(), Failure> {
 
 /// Output tokens of a sequence, as the engine will take the call; to a completion null is no limit
 /// either.
-fn output_tokens(asked: &Asked<'_>) -> Option<u64> {
+pub(super) fn output_tokens(asked: &Asked<'_>) -> Option<u64> {
     let default = (asked.endpoint == Endpoint::Completions).then_some(COMPLETION_TOKENS_DEFAULT);
     asked.call.output_tokens_max().or(default)
 }

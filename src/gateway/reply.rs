@@ -4,11 +4,13 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use super::quota;
 use super::ticket::Ticket;
 use crate::http1::{HeadError, Method, write};
 use crate::openai::BodyError;
 use crate::openai::error::{self as body, ApiError};
 use crate::routing::Policy;
+use crate::tenants::quota::Refused;
 use crate::usage::Outcome;
 
 /// Why a request is not served, decided where it arises.
@@ -48,6 +50,14 @@ pub(super) enum Failure {
     },
     /// No model was named and there is more than one.
     ModelMissing,
+    /// The caller may not spend what the request can cost.
+    Quota {
+        refused: Refused,
+        /// What it can cost.
+        tokens: u64,
+        /// Answers that it asks for.
+        sequences: u64,
+    },
     NoHealthyReplica,
     /// No replica that was asked has room, as the last of them said.
     Full(String),
@@ -103,6 +113,44 @@ fn context_message(context: u64, tokens: u64, output: Option<u64>, param: &str) 
     }
 }
 
+fn unknown_policy() -> Said<'static> {
+    let names = Policy::ALL.map(Policy::name).join(", ");
+    let message = format!("x-gateway-policy must be one of {names}.");
+    Said { param: Some("x-gateway-policy"), ..said(400, "invalid_value", message) }
+}
+
+/// What a budget does not allow.
+fn over_budget(refused: Refused, tokens: u64, sequences: u64) -> Said<'static> {
+    match refused {
+        Refused::TooLarge { burst_tokens } => {
+            let message = format!(
+                "This request may cost {tokens} tokens, more than the {burst_tokens} that may ever \
+                 be spent at once. Please reduce its prompt, its limit on the answer, or n."
+            );
+            said(400, "request_too_large_for_quota", message)
+        }
+        Refused::TooWide { in_flight_max } => {
+            let message = format!(
+                "This request asks for {sequences} answers at once; {in_flight_max} may be under \
+                 way. Please reduce n."
+            );
+            said(400, "request_too_large_for_quota", message)
+        }
+        Refused::Tokens { retry_after_ms } => {
+            let message = format!(
+                "Rate limit reached: this request may cost {tokens} tokens. \
+                 Please try again in {}.",
+                quota::duration(retry_after_ms)
+            );
+            said(429, "rate_limit_exceeded", message)
+        }
+        Refused::Concurrency { .. } => {
+            let message = "Too many requests are under way; try again when one has ended.";
+            said(429, "concurrency_limit_exceeded", message)
+        }
+    }
+}
+
 impl Failure {
     fn said(&self) -> Said<'_> {
         match self {
@@ -133,11 +181,7 @@ impl Failure {
                 let said = said(400, error.code.as_str(), error.message.as_str());
                 Said { param: error.param, ..said }
             }
-            Failure::UnknownPolicy => {
-                let names = Policy::ALL.map(Policy::name).join(", ");
-                let message = format!("x-gateway-policy must be one of {names}.");
-                Said { param: Some("x-gateway-policy"), ..said(400, "invalid_value", message) }
-            }
+            Failure::UnknownPolicy => unknown_policy(),
             Failure::ModelNotFound(model) => {
                 let message =
                     format!("The model `{model}` does not exist or you do not have access to it.");
@@ -150,6 +194,9 @@ impl Failure {
             Failure::ModelMissing => {
                 let said = said(400, "invalid_value", "You must provide a model.");
                 Said { param: Some("model"), ..said }
+            }
+            Failure::Quota { refused, tokens, sequences } => {
+                over_budget(*refused, *tokens, *sequences)
             }
             Failure::NoHealthyReplica => {
                 said(503, "no_healthy_replica", "No replica of this model is available now.")
@@ -183,9 +230,22 @@ impl Failure {
         out
     }
 
-    /// Seconds after which another try makes sense.
-    fn retry_after_s(&self) -> Option<u32> {
+    /// Milliseconds after which another try makes sense, where they are known.
+    fn retry_after_ms(&self) -> Option<u64> {
         match self {
+            Failure::Quota {
+                refused:
+                    Refused::Tokens { retry_after_ms } | Refused::Concurrency { retry_after_ms },
+                ..
+            } => Some(*retry_after_ms),
+            _ => None,
+        }
+    }
+
+    /// Seconds after which another try makes sense: whole ones, so that a caller waits long enough.
+    fn retry_after_s(&self) -> Option<u64> {
+        match self {
+            Failure::Quota { .. } => self.retry_after_ms().map(|ms| ms.div_ceil(1000)),
             Failure::NoHealthyReplica
             | Failure::Full(_)
             | Failure::Busy
@@ -221,6 +281,10 @@ impl Failure {
             Failure::Upstream(_) => Outcome::UpstreamError,
             Failure::Deadline(_) => Outcome::Deadline,
             Failure::ClientGone => Outcome::ClientCancelled,
+            Failure::Quota { refused, .. } => match refused {
+                Refused::Tokens { .. } | Refused::TooLarge { .. } => Outcome::RejectedQuota,
+                _ => Outcome::RejectedConcurrency,
+            },
             Failure::Full(_) | Failure::Busy | Failure::UsageUnavailable => {
                 Outcome::RejectedOverload
             }
@@ -242,7 +306,10 @@ impl Failure {
             head.field("www-authenticate", b"Bearer");
         }
         if let Some(seconds) = self.retry_after_s() {
-            head.number("retry-after", seconds.into());
+            head.number("retry-after", seconds);
+        }
+        if let Some(ms) = self.retry_after_ms() {
+            head.number("retry-after-ms", ms);
         }
         head.end_with_length(json.len() as u64, close || self.closes());
         if ticket.head.method != Method::Head {
@@ -282,6 +349,7 @@ impl<'o> Head<'o> {
         if !ticket.request_id().is_empty() {
             head.field("x-request-id", ticket.request_id());
         }
+        quota::write_standing(&ticket.spending, &mut head);
         head
     }
 

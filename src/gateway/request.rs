@@ -1,6 +1,6 @@
 //! THE PATH of a request, stage by stage. Each stage hands a value to the next, so that one cannot
-//! be skipped: head -> endpoint -> tenant -> body -> call -> served name -> prompt -> record slot
-//! -> exchange -> outcome -> usage record.
+//! be skipped: head -> endpoint -> tenant -> body -> call -> served name -> prompt -> reservation
+//! -> record slot -> exchange -> outcome -> usage record.
 
 use std::rc::Rc;
 
@@ -11,6 +11,7 @@ use super::core::Core;
 use super::local;
 use super::plan::Plan;
 use super::prompt::{self, Asked};
+use super::quota::{self, Spending};
 use super::relay;
 use super::reply::Failure;
 use super::shared::Published;
@@ -56,6 +57,7 @@ async fn stages(
         return local::send(core, client, head, &answer?, ticket).await;
     }
     ticket.caller(endpoint, tenant.key_id, published.tenant(tenant));
+    ticket.spending = Spending::of(published.accounts.budget(tenant));
     let policy = head.policy.map(|span| span.of(client.inbox.filled()));
     let policy = published.policy(tenant, policy).ok_or(Failure::UnknownPolicy)?;
     plain_body(client, head)?;
@@ -63,21 +65,27 @@ async fn stages(
     let call = called(core, client, head, endpoint, &body).await?;
     let bytes = body.bytes(client);
     let (mut edits, served) = understand(endpoint, &call, bytes, published, tenant)?;
+    let salt = salted(endpoint, &call, bytes, published, tenant)?;
+    if let Some(salt) = &salt {
+        edits.set_policy_field(&call, "cache_salt", &format!("\"{salt}\""));
+    }
     let pool = published.fleet.pools.get(served.pool).ok_or(Failure::NoHealthyReplica)?;
     ticket.called(&call, bytes, &served, pool);
     ticket.stage_ended(Stage::Auth);
-    let asked = Asked { endpoint, call: &call, served: &served, pool };
+    let asked = Asked { endpoint, call: &call, served: &served, pool, salt: salt.as_deref() };
     if matches!(endpoint, Endpoint::Tokenize | Endpoint::Detokenize)
         && let Some(next) = tokenize::answer(core, client, head, (&asked, &body), ticket).await?
     {
         return Ok(next);
     }
     let prompt = prompt::read(core, client, &asked, &body).await?;
-    if let Some(tokens) = prompt::room(&asked, &prompt) {
-        edits.set_max_tokens(&call, tokens);
-    }
+    let room = prompt::room(&asked, &prompt);
     ticket.prompted(prompt);
     ticket.stage_ended(Stage::Tokenize);
+    let default = quota::reserve(core, &asked, (room, published), ticket).await?;
+    if let Some(tokens) = default.or(room) {
+        edits.set_max_tokens(&call, endpoint.limit_field(), tokens);
+    }
     let what = (endpoint, &call, policy, tenant);
     let plan = Plan::new(client, head, what, edits, body, served, published)?;
     ticket.reserve()?;
@@ -175,6 +183,23 @@ fn understand(
     // Fields by which a caller could steer the engine past us; the salt only separates.
     edits.remove(call, bytes, |field| field.name != "cache_salt");
     Ok((edits, served.clone()))
+}
+
+/// The cache salt that keeps what the tenant's prompts leave in caches from other tenants. Hex
+/// digits. The token endpoints touch no cache, and a form has no field for it.
+fn salted(
+    endpoint: Endpoint,
+    call: &Call,
+    bytes: &[u8],
+    published: &Published,
+    tenant: TenantRef,
+) -> Result<Option<String>, Failure> {
+    let tokens_only = matches!(endpoint, Endpoint::Tokenize | Endpoint::Detokenize);
+    if !published.salts() || tokens_only || endpoint.multipart() {
+        return Ok(None);
+    }
+    let own = call.cache_salt(bytes).map_err(Failure::Body)?;
+    Ok(published.salt(tenant.index, own.as_deref()))
 }
 
 /// A model's name as a message shows it: short.

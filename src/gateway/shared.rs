@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::decisions::Decisions;
 use super::learned::Learned;
 use super::side::Side;
-use crate::admin::{Flags, Shard};
+use crate::admin::{Flags, Reloads, Shard};
 use crate::config::{Config, HalfClose, Retry, Timeouts};
 use crate::net::Driver;
 use crate::prompt::segments::SegmentCache;
@@ -14,9 +14,10 @@ use crate::replicas::Fleet;
 use crate::replicas::adapters::Loader;
 use crate::replicas::share::Stats;
 use crate::routing::Policy;
+use crate::runtime::clock;
 use crate::runtime::log::Log;
 use crate::runtime::snapshot::Snapshot;
-use crate::tenants::{KeyTable, OPEN_TENANT, TenantRef};
+use crate::tenants::{Accounts, KeyTable, OPEN_TENANT, Salts, TenantRef};
 use crate::usage::UsageSink;
 
 /// Configuration and fleet, published as one so that a request sees both of one moment.
@@ -27,12 +28,16 @@ pub(super) struct Published {
     pub learned: Vec<Learned>,
     /// Who may call.
     pub keys: KeyTable,
+    /// What they may spend; goes on when this is published anew.
+    pub accounts: Arc<Accounts>,
     /// Names of the tenants, by index; "open" when there are none.
     tenants: Vec<Arc<str>>,
     /// Time limits.
     pub timeouts: Timeouts,
     /// Retry limits.
     pub retry: Retry,
+    /// Cache salts of the tenants, where they do not share cached prefixes.
+    salts: Option<Salts>,
     /// How a pool chooses, unless a caller that may has asked for another way.
     pub policy: Policy,
     /// Largest request body in bytes.
@@ -62,6 +67,17 @@ impl Published {
             learned: learned.collect(),
             fleet,
             keys: KeyTable::new(&config.tenants),
+            salts: config
+                .cache_salt_secret
+                .as_ref()
+                .and_then(|secret| Salts::new(secret, &config.tenants)),
+            accounts: match old {
+                Some(old) if Arc::ptr_eq(&old.config, &config) => Arc::clone(&old.accounts),
+                old => {
+                    let old = old.map(|old| &*old.accounts);
+                    Arc::new(Accounts::new(&config.tenants, old, clock::now_ns()))
+                }
+            },
             tenants: match config.tenants.as_slice() {
                 [] => vec![OPEN_TENANT.into()],
                 tenants => tenants.iter().map(|t| t.id.as_str().into()).collect(),
@@ -77,6 +93,11 @@ impl Published {
 }
 
 impl Published {
+    /// The index of the tenant with that id.
+    pub(super) fn tenant_index(&self, id: &str) -> Option<usize> {
+        self.tenants.iter().position(|tenant| **tenant == *id)
+    }
+
     /// The caller's name.
     pub(super) fn tenant(&self, caller: TenantRef) -> Arc<str> {
         self.tenants.get(caller.index).map_or_else(|| OPEN_TENANT.into(), Arc::clone)
@@ -92,6 +113,17 @@ impl Published {
             None => Some(self.policy),
             Some(name) => Policy::of_name(std::str::from_utf8(name).ok()?),
         }
+    }
+
+    /// Do requests get a cache salt of their tenant's?
+    pub(super) fn salts(&self) -> bool {
+        self.salts.is_some()
+    }
+
+    /// The cache salt of the tenant of that index for a request that came with the salt `own`;
+    /// `None` where the caller's own is the only one.
+    pub(super) fn salt(&self, tenant: usize, own: Option<&str>) -> Option<String> {
+        self.salts.as_ref()?.of(tenant, own)
     }
 
     /// May the caller use the pool of that name?
@@ -119,6 +151,8 @@ pub(super) struct Shared {
     pub readers: Side<()>,
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
+    /// What came of reloads.
+    pub reloads: Arc<Reloads>,
     /// The way to what loads adapters.
     pub loader: Loader,
     /// Where log lines go.

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use super::core::Core;
 use super::frames::Seen;
+use super::ids::{hex, is_valid_id, new_id};
 use super::pick::Routed;
 use super::plan::Plan;
+use super::quota::Spending;
 use super::reply::{Failure, Head};
 use crate::admin::{Phase, Stage};
 use crate::http1::{RequestHead, ResponseHead, Version, write};
@@ -22,8 +24,6 @@ use crate::usage::{Outcome, Slot, SmallId, TokensSource, UsageRecord};
 
 /// The caller's own limit on the wait for the first content.
 pub(super) const CALLERS_LIMIT: &str = "x-request-deadline-ms";
-/// Longest id of a caller's that is kept.
-const REQUEST_ID_BYTES_MAX: usize = 64;
 
 /// See the module.
 pub(super) struct Ticket<'t> {
@@ -36,6 +36,8 @@ pub(super) struct Ticket<'t> {
     pub erred: Vec<Arc<Replica>>,
     /// A byte of the answer was sent: what fails now fails in band.
     pub head_sent: bool,
+    /// What the caller may spend, and what this request holds of it.
+    pub spending: Spending,
     id: SmallId,
     trace: Trace,
     deadline_ms: Option<u64>,
@@ -97,6 +99,7 @@ impl<'t> Ticket<'t> {
             tried: Vec::new(),
             erred: Vec::new(),
             head_sent: false,
+            spending: Spending::default(),
             id: asked.unwrap_or_else(|| new_id(core)),
             trace: Trace { parent: owned(head.traceparent), state: owned(head.tracestate) },
             deadline_ms: deadline.and_then(|text| text.parse().ok()).filter(|&ms| ms > 0),
@@ -365,9 +368,17 @@ impl<'t> Ticket<'t> {
         self.core.metrics.cancel(phase).observe_ns(took);
     }
 
+    /// The engine is done with the request: it pays for what was done, and only once.
+    pub(super) fn settle(&mut self, outcome: Outcome) {
+        let (input, output) = self.used(outcome);
+        let took_ms = clock::now_ns().saturating_sub(self.started_ns) / 1_000_000;
+        self.spending.settle(input.saturating_add(output), took_ms);
+    }
+
     /// Closes the books.
     pub(super) fn ended(&mut self, outcome: Outcome) {
         let Some(caller) = self.caller.take() else { return };
+        self.settle(outcome);
         let now = clock::now_ns();
         let endpoint = caller.0;
         let record = self.record(caller, outcome, now);
@@ -397,13 +408,8 @@ impl Ticket<'_> {
     ) -> UsageRecord {
         let call = self.call.as_ref();
         let usage = self.usage;
-        let ran = self.sent_ns.is_some();
-        let input = usage.map_or_else(
-            || if ran { self.prompt.as_ref().map_or(0, |p| p.tokens) } else { 0 },
-            |u| u.prompt_tokens,
-        );
-        // Without a usage each content event counts as a token: vLLM may merge some.
-        let output = usage.map_or(self.seen.content_events, |u| u.completion_tokens);
+        let (input, output) = self.used(outcome);
+        let settled = self.spending.settled();
         let cached = usage.and_then(|u| u.cached_tokens);
         let price = call.and_then(|c| c.pool.price);
         UsageRecord {
@@ -426,8 +432,8 @@ impl Ticket<'_> {
                 Some(_) => TokensSource::Engine,
                 None => TokensSource::Gateway,
             }),
-            reserved_tokens: Some(0),
-            refunded_tokens: Some(0),
+            reserved_tokens: Some(settled.reserved),
+            refunded_tokens: Some(settled.refunded),
             cost: price.map(|p| {
                 let hit = cached.unwrap_or(0).min(input);
                 let tokens = (input - hit) as f64 * p.input
@@ -444,6 +450,23 @@ impl Ticket<'_> {
             predicted_cached_tokens: self.routed.as_ref().map(|r| r.pick.cached_tokens),
             predicted_ttft_ms: self.predicted_ttft_ms(),
         }
+    }
+
+    /// Tokens of input and output that the engine worked on: its own word, or what we saw. A
+    /// request that it refused or failed before any content cost it nothing that counts.
+    fn used(&self, outcome: Outcome) -> (u64, u64) {
+        if let Some(usage) = self.usage {
+            return (usage.prompt_tokens, usage.completion_tokens);
+        }
+        // Each content event counts as a token: vLLM may merge some.
+        let output = self.seen.content_events;
+        let worked = matches!(
+            outcome,
+            Outcome::Ok | Outcome::ClientCancelled | Outcome::Truncated | Outcome::Deadline
+        );
+        let ran = self.sent_ns.is_some() && (worked || output > 0);
+        let input = self.prompt.as_ref().filter(|_| ran).map_or(0, |prompt| prompt.tokens);
+        (input, output)
     }
 
     /// Holds our count of the prompt against the engine's, and learns from it.
@@ -554,27 +577,4 @@ impl Drop for Ticket<'_> {
         self.core.metrics.in_flight.add(-1);
         self.ended(Outcome::UpstreamError);
     }
-}
-
-/// Is a caller's id fit to be passed on, logged and recorded?
-fn is_valid_id(id: &[u8]) -> bool {
-    let fit = |b: &u8| b.is_ascii_alphanumeric() || b"-_.:/+=@".contains(b);
-    (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.iter().all(fit)
-}
-
-/// The 32 hex digits of 128 bits.
-fn hex(bits: u128) -> [u8; 32] {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    let mut text = [0; 32];
-    for (i, digit) in text.iter_mut().enumerate() {
-        *digit = HEX.get((bits >> (124 - i * 4)) as usize & 15).copied().unwrap_or(b'0');
-    }
-    text
-}
-
-/// A fresh id: 128 random bits in hex. Unique, not secret.
-fn new_id(core: &Core) -> SmallId {
-    let text = hex(u128::from(core.random()) << 64 | u128::from(core.random()));
-    // Hex digits are UTF-8, and 32 of them fit.
-    std::str::from_utf8(&text).ok().and_then(SmallId::new).unwrap_or_default()
 }

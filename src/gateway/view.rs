@@ -90,7 +90,7 @@ impl Asks<'_> {
             adapters_busy: if self.adapter.is_some() { lane.ledger.adapters() } else { 0 },
             adapter_slots: slots,
             slowness: self.learned.slowness(index, self.now_ms),
-            weight: lane.replica.weight,
+            weight: lane.replica.weight(),
             ramp: lane.replica.health.ramp(self.now_ms),
         }
     }

@@ -81,12 +81,11 @@ impl Edits {
         }
     }
 
-    /// Sets the most tokens to generate where the body names it, or as `max_tokens` where not.
-    /// For chat and completions.
-    pub fn set_max_tokens(&mut self, call: &Call, tokens: u64) {
+    /// Sets the most tokens to generate where the body names it, or as `field` where not.
+    pub fn set_max_tokens(&mut self, call: &Call, field: &str, tokens: u64) {
         let named = [call.max_tokens, call.max_completion_tokens];
         if named.iter().all(Option::is_none) {
-            return self.insert(call, "max_tokens", tokens.to_string());
+            return self.insert(call, field, tokens.to_string());
         }
         for count in named.into_iter().flatten() {
             self.replace(count.span, tokens.to_string());

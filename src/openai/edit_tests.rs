@@ -68,7 +68,7 @@ fn all_else_stays_byte_for_byte() {
 
 #[test]
 fn limits_are_set_where_they_are_named() {
-    let set = |body: &str| edited(body, |edits, call| edits.set_max_tokens(call, 7));
+    let set = |body: &str| edited(body, |edits, call| edits.set_max_tokens(call, "max_tokens", 7));
     assert_eq!(set(r#"{"prompt":"p","max_tokens":16}"#), r#"{"prompt":"p","max_tokens":7}"#);
     assert_eq!(set(r#"{"prompt":"p"}"#), r#"{"max_tokens":7,"prompt":"p"}"#);
 }
@@ -79,7 +79,7 @@ fn null_is_replaced_never_doubled() {
     let result = edited(
         r#"{"prompt":"p","max_tokens":null,"mod\u0065l": null,"stream_options":null }"#,
         |edits, call| {
-            edits.set_max_tokens(call, 7);
+            edits.set_max_tokens(call, "max_tokens", 7);
             edits.set_model(call, "m");
             edits.ask_for_usage(call);
         },

@@ -170,6 +170,15 @@ impl Endpoint {
         )
     }
 
+    /// The field that limits how many tokens a sequence may generate.
+    #[must_use]
+    pub fn limit_field(self) -> &'static str {
+        match self {
+            Endpoint::Responses => "max_output_tokens",
+            _ => "max_tokens",
+        }
+    }
+
     /// The body is `multipart/form-data`, for [`super::multipart`].
     #[must_use]
     pub fn multipart(self) -> bool {

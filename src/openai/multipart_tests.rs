@@ -55,7 +55,7 @@ fn nothing_but_the_model_of_a_form_is_edited() {
     let call = read_call(TYPE, &body).unwrap();
     let mut edits = Edits::new(&call);
     edits.ask_for_usage(&call);
-    edits.set_max_tokens(&call, 7);
+    edits.set_max_tokens(&call, "max_tokens", 7);
     edits.set_policy_field(&call, "priority", "0");
     edits.remove(&call, &body, |_| true);
     assert!(edits.is_empty());

@@ -1,6 +1,6 @@
 //! The shape of a prompt, read in place: one text, one list of tokens, or a list of either.
 
-use super::call::integer;
+use super::call::{Call, integer};
 use super::json::{self, Kind, Scanner};
 use super::{BodyError, Span};
 
@@ -139,6 +139,27 @@ pub fn token_ids(value: &[u8]) -> Vec<Vec<u32>> {
     match read {
         Ok(_) => prompts,
         Err::<_, json::Error>(_) => Vec::new(),
+    }
+}
+
+impl Call {
+    /// The call's own `cache_salt`; null is none.
+    ///
+    /// # Errors
+    /// It is no text, or an empty one: the engine would refuse it too.
+    pub fn cache_salt(&self, body: &[u8]) -> Result<Option<String>, BodyError> {
+        let field = self.policy_fields.iter().find(|field| field.name == "cache_salt");
+        let Some(value) = field.map(|field| field.value).filter(|it| it.kind != Kind::Null) else {
+            return Ok(None);
+        };
+        let text = (value.kind == Kind::String).then(|| json::text(value.span.of(body)));
+        match text.filter(|text| !text.is_empty()) {
+            Some(text) => Ok(Some(text)),
+            None => {
+                let what = "cache_salt must be a text that is not empty.";
+                Err(BodyError::value("cache_salt", what, value.span))
+            }
+        }
     }
 }
 

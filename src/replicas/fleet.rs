@@ -57,18 +57,41 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Builds the fleet of `config` with `models` by pool name, taking over the replicas of `old`
-    /// by pool and id.
+    /// Builds the fleet of `config` with `models` by pool name, for `cores` cores.
     #[must_use]
     pub fn new(
         config: &config::Config,
         cores: usize,
         models: &HashMap<String, Arc<Model>>,
-        old: Option<&Fleet>,
         now_ms: u64,
     ) -> Fleet {
-        let pool = |settings: &config::Pool| {
-            let former = old.and_then(|old| old.pools.iter().find(|p| *p.name == *settings.name));
+        let members = config.pools.iter().map(|pool| pool.replicas.clone()).collect::<Vec<_>>();
+        Fleet::built(config, (cores, models), (&[], &members), now_ms)
+    }
+
+    /// The fleet of another configuration, with these members each in the order of its pools. A
+    /// pool of the same name stays what it is, and so does whoever is in it under the same id and
+    /// address.
+    #[must_use]
+    pub fn reconfigured(
+        &self,
+        config: &config::Config,
+        models: &HashMap<String, Arc<Model>>,
+        members: &[Vec<config::Replica>],
+        now_ms: u64,
+    ) -> Fleet {
+        let cores = self.pools.first().map_or(1, |pool| pool.state.cores());
+        Fleet::built(config, (cores, models), (&self.pools, members), now_ms)
+    }
+
+    fn built(
+        config: &config::Config,
+        (cores, models): (usize, &HashMap<String, Arc<Model>>),
+        (former, members): (&[Arc<Pool>], &[Vec<config::Replica>]),
+        now_ms: u64,
+    ) -> Fleet {
+        let pool = |(settings, members): (&config::Pool, &Vec<config::Replica>)| {
+            let former = former.iter().find(|pool| *pool.name == *settings.name);
             let state = former.map(|pool| Arc::clone(&pool.state));
             let pool = Pool {
                 name: settings.name.as_str().into(),
@@ -80,9 +103,10 @@ impl Fleet {
                 model: models.get(&settings.name).map(Arc::clone),
                 block_tokens: settings.block_size.and_then(|tokens| tokens.try_into().ok()),
             };
-            Arc::new(pool.with_members(&settings.replicas, now_ms))
+            Arc::new(pool.with_members(members, now_ms))
         };
-        Fleet::with_names(config.pools.iter().map(pool).collect(), config)
+        let pools = config.pools.iter().zip(members).map(pool);
+        Fleet::with_names(pools.collect(), config)
     }
 
     /// The same pools with these members each, in the order of the pools. Whoever is in the old

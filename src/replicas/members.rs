@@ -105,6 +105,26 @@ impl Members {
         }
     }
 
+    /// The pools are others now. One of the same name keeps what its sources and the operator have
+    /// listed; what a source has listed goes with the key that names a source.
+    pub(super) fn reconfigure(&mut self, before: &[config::Pool], after: &[config::Pool]) {
+        let lists = std::mem::take(&mut self.lists);
+        let current = std::mem::take(&mut self.current);
+        let known =
+            before.iter().map(|pool| pool.name.as_str()).zip(lists.into_iter().zip(current));
+        let mut known: HashMap<&str, _> = known.collect();
+        for pool in after {
+            let (mut lists, current) = known.remove(pool.name.as_str()).unwrap_or_default();
+            let listed = pool.replicas.iter().cloned().map(Listed::new).collect();
+            lists.insert(Source::Config, listed);
+            if pool.discover.is_none() {
+                lists.remove(&Source::Discovered);
+            }
+            self.lists.push(lists);
+            self.current.push(current);
+        }
+    }
+
     /// The members as last settled, by pool.
     pub(super) fn current(&self) -> &[Vec<Member>] {
         &self.current

@@ -73,6 +73,9 @@ impl Pool {
         let replica = |listed: &config::Replica| {
             let kept = known.get(listed.id.as_str()).copied();
             let kept = kept.filter(|replica| replica.is(listed));
+            if let Some(kept) = kept {
+                kept.set_weight(listed.weight);
+            }
             kept.map_or_else(|| Arc::new(Replica::new(listed, self.state.cores)), Arc::clone)
         };
         let replicas: Vec<_> = members.iter().map(replica).collect();
@@ -201,6 +204,11 @@ impl PoolState {
             seats: Mutex::default(),
             names: Mutex::default(),
         }
+    }
+
+    /// Cores that write its lanes.
+    pub(super) fn cores(&self) -> usize {
+        self.cores
     }
 
     /// Remembers what replicas list now, and gives all that was ever listed. A name that comes

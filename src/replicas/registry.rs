@@ -22,6 +22,7 @@ use super::probe::Watcher;
 use super::replica::Replica;
 use super::report::{Lines, Report};
 use crate::config::{self, Config};
+use crate::prompt::model::Model;
 use crate::runtime::clock;
 
 /// Orders that wait.
@@ -31,16 +32,43 @@ const DRAIN_LOOK: Duration = Duration::from_millis(100);
 /// What is learned within this time is published together.
 const GATHER: Duration = Duration::from_millis(5);
 
+/// Tokenizer and template of each pool that names them, by its name.
+pub type Models = HashMap<String, Arc<Model>>;
+
+type Answer = Result<(), Refused>;
+
 /// What the registry is asked to do.
 enum Order {
-    Listed { pool: usize, list: Vec<Listed> },
-    Add { pool: String, replica: config::Replica, answer: oneshot::Sender<Result<(), Refused>> },
-    Remove { id: String, now: bool, answer: oneshot::Sender<Result<(), Refused>> },
+    /// Pools are meant by their place in the configuration of that generation.
+    Listed {
+        generation: u64,
+        pool: usize,
+        list: Vec<Listed>,
+    },
+    Reconfigure {
+        config: Arc<Config>,
+        models: Models,
+        answer: oneshot::Sender<Answer>,
+    },
+    Add {
+        pool: String,
+        replica: config::Replica,
+        answer: oneshot::Sender<Answer>,
+    },
+    Remove {
+        id: String,
+        now: bool,
+        answer: oneshot::Sender<Answer>,
+    },
 }
 
 /// The way to the registry, for any thread.
 #[derive(Clone)]
-pub struct Handle(mpsc::Sender<Order>);
+pub struct Handle {
+    orders: mpsc::Sender<Order>,
+    /// Of the configuration that a source was started by.
+    generation: u64,
+}
 
 /// The other end of a [`Handle`].
 pub struct Orders(mpsc::Receiver<Order>);
@@ -49,7 +77,7 @@ pub struct Orders(mpsc::Receiver<Order>);
 #[must_use]
 pub fn channel() -> (Handle, Orders) {
     let (send, receive) = mpsc::channel(ORDERS_MAX);
-    (Handle(send), Orders(receive))
+    (Handle { orders: send, generation: 0 }, Orders(receive))
 }
 
 impl Handle {
@@ -71,25 +99,34 @@ impl Handle {
         self.ask(|answer| Order::Remove { id, now, answer }).await
     }
 
+    /// From here on the fleet is as `config` has it, with these models.
+    ///
+    /// # Errors
+    /// The registry has ended.
+    pub async fn reconfigure(&self, config: Arc<Config>, models: Models) -> Result<(), Refused> {
+        self.ask(|answer| Order::Reconfigure { config, models, answer }).await
+    }
+
     async fn ask(
         &self,
-        order: impl FnOnce(oneshot::Sender<Result<(), Refused>>) -> Order,
+        order: impl FnOnce(oneshot::Sender<Answer>) -> Order,
     ) -> Result<(), Refused> {
         let ended = || Refused::Invalid("the registry has ended".to_owned());
         let (answer, answered) = oneshot::channel();
-        self.0.send(order(answer)).await.map_err(|_| ended())?;
+        self.orders.send(order(answer)).await.map_err(|_| ended())?;
         answered.await.map_err(|_| ended())?
     }
 
     /// A source's list of a pool.
     pub(super) async fn listed(&self, pool: usize, list: Vec<Listed>) {
         // It ends with the process only.
-        let _ = self.0.send(Order::Listed { pool, list }).await;
+        let generation = self.generation;
+        let _ = self.orders.send(Order::Listed { generation, pool, list }).await;
     }
 }
 
 /// Where new fleets go.
-pub type Publish = Box<dyn Fn(Arc<Fleet>)>;
+pub type Publish = Box<dyn Fn(&Arc<Config>, Arc<Fleet>)>;
 
 /// See the module.
 pub struct Registry {
@@ -98,8 +135,11 @@ pub struct Registry {
     members: Members,
     watchers: HashMap<usize, AbortHandle>,
     followers: Followers,
+    /// The tasks of the pools' sources, and how often they were started anew.
+    sources: Vec<AbortHandle>,
+    generation: u64,
     /// Pools whose source has told its first list: who comes later joins a running fleet.
-    settled: HashSet<usize>,
+    settled: HashSet<String>,
     report: Rc<Report>,
     publish: Publish,
 }
@@ -114,6 +154,8 @@ impl Registry {
             fleet,
             watchers: HashMap::new(),
             followers: Followers::default(),
+            sources: Vec::new(),
+            generation: 0,
             settled: HashSet::new(),
             report: Rc::new(Report::new(log)),
             publish,
@@ -124,19 +166,13 @@ impl Registry {
     pub async fn run(mut self, handle: Handle, mut orders: Orders, wants: Wants) {
         self.members.settle(|_| false);
         self.watch();
-        for (at, pool) in self.config.pools.iter().enumerate() {
-            let source = discover::follow(at, pool, handle.clone(), Rc::clone(&self.report));
-            if let Some(source) = source {
-                tokio::task::spawn_local(source);
-            }
-        }
-        drop(handle);
+        self.follow_sources(&handle);
         tokio::task::spawn_local(adapters::serve(wants, Rc::clone(&self.report)));
         loop {
             let draining = self.members.current().iter().flatten().any(|m| m.draining);
             let report = Rc::clone(&self.report);
             tokio::select! {
-                Some(order) = orders.0.recv() => self.obey(order),
+                Some(order) = orders.0.recv() => self.obey(order, &handle),
                 () = report.change() => {
                     tokio::time::sleep(GATHER).await;
                     self.republish(false);
@@ -146,12 +182,31 @@ impl Registry {
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    /// Starts each pool's source, and ends those of the configuration before.
+    fn follow_sources(&mut self, handle: &Handle) {
+        self.sources.drain(..).for_each(|source| source.abort());
+        let handle = Handle { generation: self.generation, ..handle.clone() };
+        for (at, pool) in self.config.pools.iter().enumerate() {
+            let source = discover::follow(at, pool, handle.clone(), Rc::clone(&self.report));
+            if let Some(source) = source {
+                self.sources.push(tokio::task::spawn_local(source).abort_handle());
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order, handle: &Handle) {
         match order {
-            Order::Listed { pool, list } => {
-                let late = !self.settled.insert(pool);
+            Order::Listed { generation, pool, list } if generation == self.generation => {
+                let Some(settings) = self.config.pools.get(pool) else { return };
+                let late = !self.settled.insert(settings.name.clone());
                 self.members.listed(pool, Source::Discovered, list);
                 self.settle(late);
+            }
+            // Of a source that has been ended since.
+            Order::Listed { .. } => {}
+            Order::Reconfigure { config, models, answer } => {
+                self.reconfigure(config, &models, handle);
+                let _ = answer.send(Ok(()));
             }
             Order::Add { pool, replica, answer } => {
                 let at = self.config.pools.iter().position(|p| p.name == pool);
@@ -184,26 +239,55 @@ impl Registry {
     /// Settles the members and publishes what has changed; `late`: who is new joins a fleet that
     /// runs already.
     fn settle(&mut self, late: bool) {
-        let busy = |id: &str| {
-            let pools = self.fleet.pools.iter();
-            let mut replicas = pools.flat_map(|p| p.replicas.iter().map(move |r| (p, r)));
-            replicas.any(|(pool, replica)| *replica.id == *id && pool.in_flight(replica).0 > 0)
-        };
-        let (changed, complaints) = self.members.settle(busy);
+        let (changed, complaints) = self.settle_members();
         complaints.iter().for_each(|line| self.report.warn(line));
         if changed {
             self.republish(late);
         }
     }
 
+    fn settle_members(&mut self) -> (bool, Vec<String>) {
+        let busy = |id: &str| {
+            let pools = self.fleet.pools.iter();
+            let mut replicas = pools.flat_map(|p| p.replicas.iter().map(move |r| (p, r)));
+            replicas.any(|(pool, replica)| *replica.id == *id && pool.in_flight(replica).0 > 0)
+        };
+        self.members.settle(busy)
+    }
+
+    /// The pools are those of `config` from here on. What stays under its name stays what it is;
+    /// requests under way keep what they hold.
+    fn reconfigure(&mut self, config: Arc<Config>, models: &Models, handle: &Handle) {
+        self.members.reconfigure(&self.config.pools, &config.pools);
+        self.settled.retain(|name| config.pools.iter().any(|pool| pool.name == *name));
+        self.config = config;
+        self.generation = self.generation.wrapping_add(1);
+        // Their keys may be others; what they have learned is with the replicas.
+        self.watchers.drain().for_each(|(_, watcher)| watcher.abort());
+        let (_, complaints) = self.settle_members();
+        complaints.iter().for_each(|line| self.report.warn(line));
+        let (before, wanted) = (Arc::clone(&self.fleet), self.wanted());
+        let fleet = before.reconfigured(&self.config, models, &wanted, clock::now_ms());
+        self.publish_after(&before, fleet, true);
+        self.follow_sources(handle);
+    }
+
+    /// The members of each pool as they are to be now.
+    fn wanted(&self) -> Vec<Vec<config::Replica>> {
+        let lists = self.members.current().iter();
+        lists.map(|list| list.iter().map(|m| m.replica.clone()).collect()).collect()
+    }
+
     fn republish(&mut self, late: bool) {
         let before = Arc::clone(&self.fleet);
-        let known: HashMap<_, _> = replicas(&before).map(|r| (r.key, r)).collect();
-        let lists = self.members.current();
-        let wanted: Vec<Vec<config::Replica>> =
-            lists.iter().map(|list| list.iter().map(|m| m.replica.clone()).collect()).collect();
-        self.fleet = Arc::new(before.with_members(&wanted, &self.config, clock::now_ms()));
-        for (pool, members) in self.fleet.pools.iter().zip(lists) {
+        let fleet = before.with_members(&self.wanted(), &self.config, clock::now_ms());
+        self.publish_after(&before, fleet, late);
+    }
+
+    fn publish_after(&mut self, before: &Fleet, fleet: Fleet, late: bool) {
+        let known: HashMap<_, _> = replicas(before).map(|r| (r.key, r)).collect();
+        self.fleet = Arc::new(fleet);
+        for (pool, members) in self.fleet.pools.iter().zip(self.members.current()) {
             for (replica, member) in pool.replicas.iter().zip(members) {
                 replica.set_source(member.source);
                 replica.health.set_draining(member.draining);
@@ -221,7 +305,7 @@ impl Registry {
         for replica in known.values().filter(|replica| !stays.contains(&replica.key)) {
             self.report.info(&format!("replica {} has left", replica.id));
         }
-        (self.publish)(Arc::clone(&self.fleet));
+        (self.publish)(&self.config, Arc::clone(&self.fleet));
         self.watch();
     }
 

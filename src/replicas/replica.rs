@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 
@@ -32,8 +32,6 @@ pub struct Replica {
     pub port: u16,
     /// Failure zone, if told.
     pub zone: Option<String>,
-    /// Share relative to the pool's other replicas.
-    pub weight: f64,
     /// Where to connect; `None` until its name is resolved. The control thread writes it.
     pub addr: ArcSwapOption<SocketAddr>,
     /// May it be sent work?
@@ -47,6 +45,8 @@ pub struct Replica {
     /// Adapters that it is loading, or would not load.
     pub loads: Loads,
     source: AtomicU8,
+    /// Bits of a float.
+    weight: AtomicU64,
 }
 
 impl Replica {
@@ -62,7 +62,6 @@ impl Replica {
             host: from.host.clone(),
             port: from.port,
             zone: from.zone.clone(),
-            weight: from.weight,
             addr: ArcSwapOption::from(ip),
             health: Health::default(),
             models: ArcSwapOption::empty(),
@@ -70,16 +69,26 @@ impl Replica {
             silence: Arc::new(Silence::new(cores)),
             loads: Loads::default(),
             source: AtomicU8::new(Source::Config as u8),
+            weight: AtomicU64::new(from.weight.to_bits()),
         }
     }
 
-    /// Is it the one that `listed` means? Another address or weight is another replica, so that
+    /// Share relative to the pool's other replicas.
+    #[must_use]
+    pub fn weight(&self) -> f64 {
+        f64::from_bits(self.weight.load(Ordering::Relaxed))
+    }
+
+    /// The weight is another from now on.
+    pub(super) fn set_weight(&self, weight: f64) {
+        self.weight.store(weight.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Is it the one that `listed` means? Another address is another replica, so that
     /// nothing learned of the one is believed of the other.
     #[must_use]
     pub fn is(&self, listed: &config::Replica) -> bool {
-        *self.id == *listed.id
-            && self.authority == listed.authority()
-            && (self.weight - listed.weight).abs() < f64::EPSILON
+        *self.id == *listed.id && self.authority == listed.authority()
     }
 
     /// Does it list a model or adapter of this name, as last learned?

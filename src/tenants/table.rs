@@ -102,16 +102,17 @@ fn prefix(digest: &KeyDigest) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TenantLimits;
 
     fn tenant(id: &str, keys: &[KeyDigest]) -> Tenant {
         Tenant {
             id: id.to_owned(),
             keys: keys.to_vec(),
             tier: "default".to_owned(),
-            tokens_per_second: None,
-            burst_tokens: None,
-            in_flight_max: None,
+            limits: TenantLimits::default(),
+            key_limits: Vec::new(),
             may_choose_policy: false,
+            trust_group: None,
             pools: vec!["*".to_owned()],
         }
     }

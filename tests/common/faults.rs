@@ -123,6 +123,11 @@ pub(crate) fn at_rest(bed: &Bed) {
     for (name, labels) in gauges {
         eventually(&format!("{name}{{{labels}}} is zero"), || bed.metric(name, labels) == 0.0);
     }
+    eventually("no budget holds anything", || {
+        let tenants = bed.tenants();
+        let keys = tenants.iter().flat_map(|t| t["keys"].as_array().expect("keys"));
+        tenants.iter().chain(keys).all(|t| t["in_flight"] == 0 && t["reserved_tokens"] == 0)
+    });
 }
 
 /// The state of each replica as the status tells it.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use expedite::config::{Config, KeyDigest};
 use expedite::gateway::Gateway;
@@ -18,27 +19,32 @@ pub(crate) const AUTH: &str = "Authorization: Bearer sk-test\r\n";
 /// What differs from the usual bed.
 pub(crate) struct Settings {
     pub(crate) driver: &'static str,
+    /// The value of `cores`: one of them unless a test is about several.
+    pub(crate) cores: &'static str,
     /// Lines for `[server]`.
     pub(crate) server: String,
     /// Lines for `[[pool]]`.
     pub(crate) pool: String,
+    /// Lines for `[[tenant]]`.
+    pub(crate) tenant: String,
     /// Whole further sections.
     pub(crate) more: String,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        let [server, pool, more] = std::array::from_fn(|_| String::new());
-        Settings { driver: "auto", server, pool, more }
+        let [server, pool, tenant, more] = std::array::from_fn(|_| String::new());
+        Settings { driver: "auto", cores: "[0]", server, pool, tenant, more }
     }
 }
 
-/// A running gateway with one pool `p` (model `base`, alias `m`) and one core.
+/// A running gateway with one pool `p` (model `base`, alias `m`), by default on one core.
 pub(crate) struct Bed {
     pub(crate) addr: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) gateway: Gateway,
     usage: PathBuf,
+    text: Arc<Mutex<String>>,
     _dir: tempfile::TempDir,
 }
 
@@ -63,23 +69,35 @@ impl Bed {
     pub(crate) fn unready(engines: &[SocketAddr], settings: Settings) -> Bed {
         let dir = tempfile::tempdir().expect("folder");
         let usage = dir.path().join("usage.jsonl");
-        let Settings { driver, server, pool, more } = settings;
+        let Settings { driver, cores, server, pool, tenant, more } = settings;
         let replicas: Vec<_> = engines.iter().map(|addr| format!("\"http://{addr}\"")).collect();
         let text = format!(
-            "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\ncores = [0]\n\
+            "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\ncores = {cores}\n\
              driver = \"{driver}\"\n{server}\n\
              [[pool]]\nname = \"p\"\nmodel = \"base\"\naliases = [\"m\"]\n\
              replicas = [{}]\n{pool}\n\
              [usage]\npath = \"{}\"\n[log]\nlevel = \"off\"\n\
-             [[tenant]]\nid = \"acme\"\nkeys = [\"{}\"]\n{more}\n",
+             [[tenant]]\nid = \"acme\"\nkeys = [\"{}\"]\n{tenant}\n{more}\n",
             replicas.join(", "),
             usage.display(),
             KeyDigest::of(KEY.as_bytes()).to_text(),
         );
-        let config = Config::from_text("test.toml", &text).expect("configuration");
-        let gateway = Gateway::start(config).expect("gateway");
+        let text = Arc::new(Mutex::new(text));
+        let again = Arc::clone(&text);
+        let open = move || Config::from_text("test.toml", &again.lock().expect("text"));
+        let config = open().expect("configuration");
+        let gateway = Gateway::start_reloadable(config, Some(Arc::new(open))).expect("gateway");
         let admin = gateway.admin.expect("admin");
-        Bed { addr: gateway.addrs[0], admin, gateway, usage, _dir: dir }
+        Bed { addr: gateway.addrs[0], admin, gateway, usage, text, _dir: dir }
+    }
+
+    /// Rewrites the configuration and has it reloaded: status and what was answered.
+    pub(crate) fn reload(&self, rewrite: impl FnOnce(&str) -> String) -> (u16, Value) {
+        let mut text = self.text.lock().expect("text");
+        *text = rewrite(&text);
+        drop(text);
+        let answer = ask(self.admin, &super::post("/reload", ""));
+        (answer.status(), answer.json())
     }
 
     /// Waits for the first `n` usage records; more than `n` fail.
@@ -91,6 +109,12 @@ impl Bed {
             text.lines().map(|line| serde_json::from_str(line).expect("record")).collect();
         assert_eq!(records.len(), n, "usage records: {text}");
         records
+    }
+
+    /// What the status tells of each tenant.
+    pub(crate) fn tenants(&self) -> Vec<Value> {
+        let status = ask(self.admin, &get("/status.json")).json();
+        status["tenants"].as_array().expect("tenants").clone()
     }
 
     /// Sum of a metric's series whose labels contain `labels`.

@@ -27,7 +27,7 @@ const PURE: [&str; 10] = [
     "engine",
     "plan",
 ];
-const PURE_FILES: [&str; 7] = [
+const PURE_FILES: [&str; 12] = [
     "src/usage/record.rs",
     "src/replicas/events/check.rs",
     "src/replicas/events/decode.rs",
@@ -35,6 +35,11 @@ const PURE_FILES: [&str; 7] = [
     "src/replicas/events/msgpack.rs",
     "src/replicas/events/sequence.rs",
     "src/replicas/events/source.rs",
+    "src/tenants/accounts.rs",
+    "src/tenants/quota/account.rs",
+    "src/tenants/quota/bucket.rs",
+    "src/tenants/quota/budget.rs",
+    "src/tenants/quota/mod.rs",
 ];
 /// What in them reads files all the same: a model's, where a pool is set up and never on a core.
 const LOADERS: [&str; 1] = ["src/prompt/template/load.rs"];

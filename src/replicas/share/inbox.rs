@@ -101,7 +101,7 @@ mod tests {
     fn fleet() -> Fleet {
         let text = "[[pool]]\nname = \"p\"\nreplicas = [{ url = \"http://r:1\", id = \"r1\" }]\n";
         let config = Config::from_text("test.toml", text).unwrap();
-        Fleet::new(&config, 1, &HashMap::new(), None, 0)
+        Fleet::new(&config, 1, &HashMap::new(), 0)
     }
 
     fn batch(chains: &[Vec<BlockHash>]) -> Batch {

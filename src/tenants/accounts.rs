@@ -1,0 +1,141 @@
+//! The accounts of one configuration's tenants, found by whoever has passed the key check.
+//!
+//! State: one [`Account`] a tenant and one a key with limits of its own, shared by all cores. A
+//! reload makes a new table whose accounts go on where those of the same name stood.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::quota::{Account, Budget, Limits};
+use super::{KeyId, TenantRef};
+use crate::config::{Tenant, TenantLimits};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Accounts {
+    tenants: Vec<TenantAccounts>,
+}
+
+/// A tenant's account, which is there without limits too, and those of its keys.
+#[derive(Debug)]
+pub struct TenantAccounts {
+    /// Of all its keys together.
+    pub tenant: Arc<Account>,
+    /// Of keys with limits of their own.
+    pub keys: Vec<(KeyId, Arc<Account>)>,
+}
+
+impl Accounts {
+    /// The accounts of these tenants; those of `old` go on under what limits they have now.
+    pub fn new(tenants: &[Tenant], old: Option<&Accounts>, now_ns: u64) -> Accounts {
+        let known: HashMap<&str, &Arc<Account>> =
+            old.into_iter().flat_map(Accounts::all).map(|a| (a.name(), a)).collect();
+        let account = |name: String, limits: &TenantLimits| {
+            let limits = of_config(limits);
+            match known.get(name.as_str()) {
+                Some(same) if *same.limits() == limits => Arc::clone(same),
+                Some(other) => Arc::new(other.renewed(limits, now_ns)),
+                None => Arc::new(Account::new(&name, limits, now_ns)),
+            }
+        };
+        let tenants = tenants.iter().map(|tenant| TenantAccounts {
+            tenant: account(tenant.id.clone(), &tenant.limits),
+            keys: tenant
+                .key_limits
+                .iter()
+                .map(|(digest, limits)| (digest.key_id(), limits))
+                .map(|(id, limits)| (id, account(format!("{}/{}", tenant.id, id.as_str()), limits)))
+                .collect(),
+        });
+        Accounts { tenants: tenants.collect() }
+    }
+
+    /// What a caller's requests are charged to.
+    pub fn budget(&self, caller: TenantRef) -> Budget {
+        let Some(of) = self.tenants.get(caller.index) else { return Budget::default() };
+        let key = of.keys.iter().find(|(id, _)| *id == caller.key_id);
+        let limited = |account: &&Arc<Account>| account.limits().any();
+        Budget {
+            tenant: Some(&of.tenant).filter(limited).cloned(),
+            key: key.map(|(_, account)| account).filter(limited).cloned(),
+        }
+    }
+
+    /// Each tenant's accounts, in the order of the configuration.
+    pub fn tenants(&self) -> &[TenantAccounts] {
+        &self.tenants
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Account>> {
+        let tenants = self.tenants.iter().map(|of| &of.tenant);
+        let keys = self.tenants.iter().flat_map(|of| &of.keys);
+        tenants.chain(keys.map(|(_, account)| account))
+    }
+}
+
+fn of_config(limits: &TenantLimits) -> Limits {
+    let TenantLimits { tokens_per_second, burst_tokens, in_flight_max } = *limits;
+    Limits { tokens_per_second, burst_tokens, in_flight_max }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::KeyDigest;
+    use crate::tenants::quota::Ask;
+
+    fn tenant(id: &str, rate: Option<u64>, keys: &[(&[u8], u64)]) -> Tenant {
+        let of_rate = |rate| TenantLimits { tokens_per_second: rate, ..TenantLimits::default() };
+        let keys = keys.iter().map(|(key, rate)| (KeyDigest::of(key), of_rate(Some(*rate))));
+        Tenant {
+            id: id.to_owned(),
+            limits: of_rate(rate),
+            key_limits: keys.collect(),
+            ..Tenant::default()
+        }
+    }
+
+    fn budget(accounts: &Accounts, index: usize, key: &[u8]) -> Budget {
+        accounts.budget(TenantRef { index, key_id: KeyDigest::of(key).key_id() })
+    }
+
+    #[test]
+    fn a_caller_is_charged_by_tenant_and_by_key() {
+        let tenants = [tenant("a", Some(10), &[(b"x", 1)]), tenant("b", None, &[(b"y", 2)])];
+        let accounts = Accounts::new(&tenants, None, 0);
+        let names = |index, key| {
+            let Budget { tenant, key } = budget(&accounts, index, key);
+            [tenant, key].map(|account| account.map(|account| account.name().to_owned()))
+        };
+        let key_id = |key| KeyDigest::of(key).key_id();
+        let [x, y] = [("a", b"x"), ("b", b"y")].map(|(t, k)| format!("{t}/{}", key_id(k).as_str()));
+        assert_eq!(names(0, b"x"), [Some("a".to_owned()), Some(x)]);
+        assert_eq!(names(0, b"y"), [Some("a".to_owned()), None]);
+        assert_eq!(names(1, b"y"), [None, Some(y)]);
+        assert!(budget(&accounts, 1, b"x").is_unlimited());
+        assert!(budget(&accounts, 2, b"x").is_unlimited(), "the open tenant");
+    }
+
+    #[test]
+    fn a_reload_keeps_the_books_of_who_stays_whatever_the_order() {
+        let tokens = |accounts: &Accounts, index| {
+            let tenant = budget(accounts, index, b"-").tenant.expect("limited");
+            tenant.standing(0).tokens.map(|tokens| (tokens.limit, tokens.remaining))
+        };
+        let old = Accounts::new(&[tenant("a", Some(10), &[]), tenant("b", Some(10), &[])], None, 0);
+        let ask = Ask { id: 1, tokens: 60, sequences: 1 };
+        budget(&old, 0, b"-").reserve(0, &ask).expect("room");
+        let tenants = [tenant("c", Some(10), &[]), tenant("a", Some(20), &[])];
+        let new = Accounts::new(&tenants, Some(&old), 0);
+        assert_eq!(tokens(&new, 0), Some((100, 100)));
+        assert_eq!(tokens(&new, 1), Some((200, 140)), "spent stays spent");
+        // What began before ends in the same books.
+        budget(&old, 0, b"-").settle(0, &ask, 10);
+        assert_eq!(tokens(&new, 1), Some((200, 190)));
+        // Unlimited for a while, and limited again.
+        let free = Accounts::new(&[tenant("a", None, &[])], Some(&new), 0);
+        assert!(budget(&free, 0, b"-").is_unlimited());
+        let again = Accounts::new(&[tenant("a", Some(10), &[])], Some(&free), 0);
+        assert_eq!(tokens(&again, 0), Some((100, 100)));
+    }
+}
