@@ -68,6 +68,9 @@ pub struct Scenario {
     pub network_us: u64,
     /// They may refuse what would miss its limits.
     pub shed: bool,
+    /// What comes in this time is served like all else and counted nowhere: a run begins with
+    /// empty caches, which few requests take long to fill.
+    pub warmup_us: u64,
     /// The limits.
     pub slo: Slo,
     /// Replicas that die.
@@ -100,6 +103,7 @@ impl Scenario {
             gateway_us: 6_000,
             network_us: 1_000,
             shed: false,
+            warmup_us: 0,
             slo: Slo { ttft_ms: 400.0, tpot_ms: 50.0 },
             crashes: Vec::new(),
             slow: Vec::new(),
