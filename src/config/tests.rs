@@ -495,6 +495,25 @@ fn risky_choices_are_said() {
 }
 
 #[test]
+fn the_admin_secret_is_long_plain_and_never_shown() {
+    let with = |line: &str| {
+        let text = format!("{POOL}[server]\nadmin = \"0.0.0.0:9090\"\n{line}\n");
+        Config::from_text("gw.toml", &text)
+    };
+    let config = with("admin_secret = \"canary-canary-canary\"").unwrap();
+    assert_eq!(config.server.admin_secret.as_ref().unwrap().expose(), "canary-canary-canary");
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    let shown = config.effective_json();
+    assert_eq!(shown["server"]["admin_secret"]["value"], "***");
+    assert!(!format!("{config:?}{shown}").contains("canary"));
+    for bad in ["canary", "canary canary canary", "canary-canary-canary\\n"] {
+        let said = with(&format!("admin_secret = \"{bad}\"")).unwrap_err().to_string();
+        assert!(said.contains("admin_secret in [server] must have 16 bytes"), "{said}");
+        assert!(!said.contains("canary"), "{said}");
+    }
+}
+
+#[test]
 fn flags_win_over_the_file_and_say_so() {
     let flags = Flags {
         replicas: vec!["http://a:1".to_owned(), "http://b:2".to_owned()],

@@ -19,7 +19,7 @@ use super::reload::{self, Reloaded, Reloader, Reloads, Reopen};
 use super::shared::{Published, Shared};
 use super::side::Side;
 use super::supervise::Cores;
-use crate::admin::{self, Flags, Shard, View};
+use crate::admin::{self, Flags, Recent, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
@@ -345,13 +345,14 @@ fn control_thread(
 }
 
 fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
-    let [published, charged] = std::array::from_fn(|_| Arc::clone(&shared.published));
+    let [published, charged, guarded] = std::array::from_fn(|_| Arc::clone(&shared.published));
     let flags = Arc::clone(&shared.flags);
     let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
         accounts: Box::new(move || Arc::clone(&charged.load().accounts)),
+        secret: Box::new(move || guarded.load().config.server.admin_secret.clone()),
         usage: shared.usage.clone(),
         share: Arc::clone(&shared.share),
         quota: shared.quota.clone(),
@@ -361,7 +362,8 @@ fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
         reloads: Arc::clone(&shared.reloads),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
         explain: Box::new(move |meant, body| explain::call(&asked, meant, body)),
-        decisions: Box::new(move || explain::decisions(&decided)),
+        decisions: Box::new(move |last| explain::decisions(&decided, last)),
+        recent: Recent::default(),
         snapshot: Box::new(move || explain::snapshot(&shown)),
         body_bytes_max: shared.published.load().body_bytes_max,
         registry,
