@@ -124,6 +124,7 @@ fn bursts_at_four_gateways_spread_over_the_fleet() {
     const EVERY_US: u64 = 450_000;
     let mut rng = fastrand::Rng::with_seed(4);
     let session = |start_us, own, prompt_tokens| Session {
+        tenant: 0,
         start_us,
         adapter: 0,
         turns: [Turn { prompt_tokens, output_tokens: 5 }].into(),
