@@ -6,9 +6,11 @@
 mod bench;
 mod check;
 mod demo;
+mod doctor;
 mod explain;
 mod key;
 mod plan;
+mod quota;
 mod serve;
 mod sim;
 mod tokens;
@@ -35,9 +37,11 @@ enum Command {
     Bench(Box<bench::Args>),
     Check(check::Args),
     Demo(demo::Args),
+    Doctor(doctor::Args),
     Explain(explain::Args),
     Key(key::Args),
     Plan(plan::Args),
+    Quota(quota::Args),
     Serve(serve::Args),
     Sim(sim::Args),
     Tokens(tokens::Args),
@@ -51,9 +55,11 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Key(args) => key::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Quota(args) => quota::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Tokens(args) => tokens::run(args),

@@ -28,7 +28,7 @@ use toml::de::{DeTable, DeValue};
 
 pub use error::{ConfigError, ConfigErrors};
 pub use flags::Flags;
-pub use pool::is_name;
+pub use pool::{REPLICAS_MAX, is_name};
 pub use secret::{KeyDigest, KeyId, Secret};
 pub use types::*;
 

@@ -249,10 +249,12 @@ pub(super) fn quota(mut table: Table<'_, '_>) -> Quota {
     }
     let on_store_down = table
         .choice("on_store_down", &[("local", OnStoreDown::Local), ("refuse", OnStoreDown::Refuse)]);
+    let timeout_ms = table.number("timeout_ms", 100, 1..=10_000, "milliseconds");
+    let lease_ms = table.number("lease_ms", 10_000, 1_000..=600_000, "milliseconds");
     let output_tokens_default =
         table.number("output_tokens_default", 4096, 1..=1_000_000_000, "tokens");
     table.finish();
-    Quota { store, on_store_down, output_tokens_default }
+    Quota { store, on_store_down, timeout_ms, lease_ms, output_tokens_default }
 }
 
 pub(super) fn usage(mut table: Table<'_, '_>) -> UsageConfig {

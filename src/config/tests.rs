@@ -419,6 +419,18 @@ fn doubles_and_clashes_name_both_sides() {
 }
 
 #[test]
+fn a_pool_with_more_replicas_than_its_index_has_room_for_is_refused() {
+    let errors = |count: usize| {
+        let urls: String = (0..count).map(|n| format!("\"http://h{n}:1\",")).collect();
+        let text = format!("[[pool]]\nname = \"p\"\nreplicas = [{urls}]\n");
+        Config::from_text("gw.toml", &text).err().map(|errors| errors.to_string())
+    };
+    assert_eq!(errors(REPLICAS_MAX), None);
+    let said = errors(REPLICAS_MAX + 1).expect("refused");
+    assert!(said.contains("gw.toml:3: a pool has at most 4096 replicas, not 4097"), "{said}");
+}
+
+#[test]
 fn environment_variables_are_substituted_and_missed_by_name() {
     let text = "[[pool]]\nname = \"q\"\nreplicas = [\"http://${HOST}:80${NOPE}\"]\n";
     assert!(with_pool(text).contains("gw.toml:6: environment variable NOPE is not set"));

@@ -383,6 +383,10 @@ pub struct Quota {
     pub store: QuotaStore,
     /// What happens while the store is away.
     pub on_store_down: OnStoreDown,
+    /// Longest wait for a store's decision, in milliseconds.
+    pub timeout_ms: u64,
+    /// After this time without a sign of life a gateway's requests no longer count as in flight.
+    pub lease_ms: u64,
     /// The limit on its answer that a request without one gets, in tokens, when its tenant's
     /// tokens are limited.
     pub output_tokens_default: u64,
@@ -393,7 +397,7 @@ pub struct Quota {
 pub enum QuotaStore {
     /// This process.
     Memory,
-    /// A Redis URL, which may hold a password; not in this version.
+    /// A Redis URL, which may hold a password.
     Redis(Secret),
 }
 

@@ -31,6 +31,7 @@ use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
+use crate::tenants::quota;
 use crate::usage::{UsageSink, UsageWriter};
 
 /// After readiness is gone, load balancers get this long to notice before listeners close.
@@ -91,6 +92,7 @@ impl Gateway {
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(no_thread)?;
         let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
+        let quota = budgets(&config, cpus.len(), &log)?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let (loader, wants) = adapters::channel();
@@ -104,6 +106,7 @@ impl Gateway {
             readers,
             share: stats,
             reloads: Arc::default(),
+            quota,
             loader,
             log,
             flags: Arc::clone(&flags),
@@ -207,7 +210,7 @@ impl Drop for Gateway {
     }
 }
 
-fn log(config: &Config) -> Log {
+fn log(config: &Config) -> Arc<Log> {
     let level = match config.log.level {
         config::LogLevel::Off => Level::Off,
         config::LogLevel::Error => Level::Error,
@@ -215,7 +218,7 @@ fn log(config: &Config) -> Log {
         config::LogLevel::Info => Level::Info,
         config::LogLevel::Debug | config::LogLevel::Trace => Level::Debug,
     };
-    let log = Log::new(level, config.log.format == config::LogFormat::Json);
+    let log = Arc::new(Log::new(level, config.log.format == config::LogFormat::Json));
     config.warnings.iter().for_each(|warning| log.warn(warning));
     log
 }
@@ -259,6 +262,18 @@ fn sharing(config: &Config, log: &Log, stats: &Arc<Stats>) -> Result<Option<Shar
     };
     let share = Share::new(url.expose(), config.share.every_ms, Arc::clone(stats));
     share.map(Some).map_err(|e| format!("cannot use routing.share: {e}"))
+}
+
+/// The store of budgets that other gateways ask too; `None`: this process has its own.
+fn budgets(
+    config: &Config,
+    cores: usize,
+    log: &Arc<Log>,
+) -> Result<Option<Arc<quota::redis::Shared>>, String> {
+    let log = Arc::clone(log);
+    let say = move |bad: bool, line: &str| if bad { log.warn(line) } else { log.info(line) };
+    let shared = quota::redis::Shared::new(&config.quota, cores, Box::new(say));
+    Ok(shared.map_err(|e| format!("cannot use store in [quota]: {e}"))?.map(Arc::new))
 }
 
 fn cpus(config: &Config) -> Result<Vec<usize>, String> {
@@ -312,6 +327,9 @@ fn control_thread(
                 share::run(share, &shared.log, || Arc::clone(&shared.published.load().fleet)).await;
             });
         }
+        if let Some(store) = shared.quota.clone() {
+            tokio::task::spawn_local(async move { quota::redis::find_servers(&store).await });
+        }
         if let Some(addr) = config.server.admin {
             let view = Arc::new(view(shared, handle, reloader));
             let (bound, failed) = (bound.clone(), bound.clone());
@@ -336,6 +354,7 @@ fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
         accounts: Box::new(move || Arc::clone(&charged.load().accounts)),
         usage: shared.usage.clone(),
         share: Arc::clone(&shared.share),
+        quota: shared.quota.clone(),
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         reload: Box::new(move || reloader.ask()),

@@ -36,6 +36,8 @@ pub(super) async fn serve_request(
         Ok(next) => next,
         Err(failure) => fail(core, client, &mut ticket, failure).await,
     };
+    // What it held is free.
+    core.queues.released(core.sweep.now_ms());
     client.forget_request(core);
     match next {
         Next::KeepAlive if ticket.closes() => Next::Close,

@@ -21,8 +21,8 @@ mod stream;
 mod sys;
 
 pub use bell::{Bell, Ringer};
-pub use driver::{Driver, DriverChoice, DriverError, run};
-pub use listener::{Listener, bind_reuseport};
+pub use driver::{Driver, DriverChoice, DriverError, ring_features, run};
+pub use listener::{BACKLOG, Listener, bind_reuseport};
 pub use stream::{SEND_SLICES_MAX, Stream, connect, fill_slices};
 pub use sys::SharedWords;
 

@@ -70,7 +70,7 @@ const LAYERS: [&[&str]; 14] = [
     &["main"],
     &["cli"],
     &["plan"],
-    &["sim", "bench"],
+    &["sim", "bench", "doctor"],
     &["gateway"],
     &["admission"],
     &["routing", "admin"],
