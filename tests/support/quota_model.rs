@@ -216,6 +216,9 @@ impl Model {
                 total = total.min(it.held + if spare < 4 { 0 } else { spare });
             }
         }
+        if granted + free < least {
+            total = it.held;
+        }
         if granted + free < least || total < 1 {
             granted = 0;
         }

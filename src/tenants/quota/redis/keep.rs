@@ -134,7 +134,7 @@ impl Inner {
     /// Tells the store about an advance if that is due.
     pub(super) fn tell_soon(self: &Rc<Self>, who: &Arc<Who>, now_ms: u64) {
         let advance = &who.advance;
-        if !advance.due(now_ms, self.shared.lease_ms / RENEWALS) {
+        if self.leaving.get() || !advance.due(now_ms, self.shared.lease_ms / RENEWALS) {
             return;
         }
         self.used.borrow_mut().entry(Arc::as_ptr(advance)).or_insert_with(|| Arc::clone(who));

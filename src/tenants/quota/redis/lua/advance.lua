@@ -47,6 +47,10 @@ for n = 1, #KEYS / 2 do
     total = math.min(total, held + (spare < SEQUENCES_LEAST and 0 or spare))
   end
 end
+-- Tokens are of no use without sequences, nor these without those.
+if granted + free < least then
+  total = held
+end
 if granted + free < least or total < 1 then
   granted = 0
 end
