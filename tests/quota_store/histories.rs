@@ -46,6 +46,7 @@ enum Step {
     Ahead {
         gateway: usize,
         give: u64,
+        over: u64,
         debt: u64,
         ask: u64,
         held: u64,
@@ -76,9 +77,9 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (any::<usize>(), 0..1500_u64, any::<bool>())
             .prop_map(|(which, used, unheard)| Step::Settle { which, used, unheard }),
         2 => gateway.clone().prop_map(|gateway| Step::Renew { gateway }),
-        3 => (gateway.clone(), 0..60_u64, 0..20_u64, 0..60_u64, 0..3_u64, 0..9_u64)
-            .prop_map(|(gateway, give, debt, ask, held, wanted)| {
-                Step::Ahead { gateway, give, debt, ask, held, wanted }
+        3 => (gateway.clone(), 0..60_u64, 0..20_u64, 0..200_u64, 0..60_u64, 0..3_u64, 0..9_u64)
+            .prop_map(|(gateway, give, over, debt, ask, held, wanted)| {
+                Step::Ahead { gateway, give, over, debt, ask, held, wanted }
             }),
         3 => (1..6_usize).prop_map(|back| Step::Again { back }),
         6 => (0..4_000_u64).prop_map(|ms| Step::Pass { ms }),
@@ -176,12 +177,13 @@ impl World<'_> {
                     self.say(Said::Renew(asks), false);
                 }
             }
-            Step::Ahead { gateway, give, debt, ask, held, wanted } => {
+            Step::Ahead { gateway, give, over, debt, ask, held, wanted } => {
                 self.numbers[gateway] += 1;
                 let number = self.numbers[gateway];
                 let (free, least) = (give / 2, ask / 2);
+                let again = false;
                 let message =
-                    Message { number, again: false, give, debt, free, ask, least, held, wanted };
+                    Message { number, again, give, over, debt, free, ask, least, held, wanted };
                 self.say(Said::Ahead(gateway, message), false);
             }
             Step::Again { back } => self.again(back),

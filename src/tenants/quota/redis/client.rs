@@ -351,6 +351,7 @@ impl Inner {
             return if taken { Ok(By::Ahead) } else { Err(Denied::Away) };
         }
         let since_ns = lane.map_or(0, |lane| lane.down_since_ns.get());
+        self.use_of(who);
         let times = (clock::now_ns(), since_ns);
         let taken = who.advance.take_alone(times, self.shared.gateways(), who.limits(), &ask);
         match taken.map_err(|refused| Denied::Refused(0, refused))? {

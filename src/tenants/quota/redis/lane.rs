@@ -258,6 +258,7 @@ impl Lane {
         if before != State::Up {
             // Before all else: what the store is told of them must find them there.
             inner.renew_all(self);
+            inner.tell_debts(self);
         }
         self.wake();
     }
