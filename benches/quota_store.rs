@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use expedite::config::{OnStoreDown, Quota, QuotaStore, Secret};
 use expedite::net::{self, DriverChoice};
-use expedite::tenants::quota::redis::{Client, Hold, Shared, Who};
+use expedite::tenants::quota::store::{Client, Hold, Shared, Who};
 use expedite::tenants::quota::{Account, Ask, Limits};
 use redis_server::Redis;
 

@@ -153,7 +153,7 @@ pub(super) struct Shared {
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
     /// The store of budgets that other gateways ask too, if there is one.
-    pub quota: Option<Arc<quota::redis::Shared>>,
+    pub quota: Option<Arc<quota::store::Shared>>,
     /// What came of reloads.
     pub reloads: Arc<Reloads>,
     /// The way to what loads adapters.

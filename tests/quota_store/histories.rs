@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use expedite::tenants::quota::redis::{Message, Reply, Scripts, Who, parse};
+use expedite::tenants::quota::store::{Message, Reply, Scripts, Who, parse};
 use expedite::tenants::quota::{Account, Ask, Limits};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -52,6 +52,10 @@ enum Step {
         held: u64,
         wanted: u64,
     },
+    /// A gateway was not heard, and says it again, however late.
+    Unheard {
+        gateway: usize,
+    },
     /// Something of before arrives once more, by a connection that has ended meanwhile.
     Again {
         back: usize,
@@ -81,6 +85,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(gateway, give, over, debt, ask, held, wanted)| {
                 Step::Ahead { gateway, give, over, debt, ask, held, wanted }
             }),
+        1 => gateway.clone().prop_map(|gateway| Step::Unheard { gateway }),
         3 => (1..6_usize).prop_map(|back| Step::Again { back }),
         6 => (0..4_000_u64).prop_map(|ms| Step::Pass { ms }),
         1 => prop_oneof![-3_600_000..3_600_000_i64, -5_000..5_000_i64]
@@ -109,6 +114,7 @@ struct World<'s> {
     /// With the time, what a connection that ends may still hold.
     said: Vec<(u64, Said)>,
     numbers: [u64; GATEWAYS],
+    last: [Option<Message>; GATEWAYS],
     bytes: Vec<u8>,
     expected: Vec<Vec<u64>>,
 }
@@ -118,7 +124,7 @@ impl World<'_> {
         self.scripts.at(self.now);
         let (scripts, who) = (self.scripts, &self.who);
         // The server may have forgotten the scripts: they come by source now and then.
-        let by_source = self.expected.len() % 97 == 0;
+        let by_source = self.expected.len().is_multiple_of(97);
         let (call, expected) = match &said {
             Said::Reserve(ask) => {
                 (scripts.reserve(by_source, who, ask), self.model.reserve(self.now, ask))
@@ -184,7 +190,13 @@ impl World<'_> {
                 let again = false;
                 let message =
                     Message { number, again, give, over, debt, free, ask, least, held, wanted };
+                self.last[gateway] = Some(message);
                 self.say(Said::Ahead(gateway, message), false);
+            }
+            Step::Unheard { gateway } => {
+                if let Some(message) = self.last[gateway] {
+                    self.say(Said::Ahead(gateway, message), true);
+                }
             }
             Step::Again { back } => self.again(back),
             Step::Pass { ms } => {
@@ -316,6 +328,7 @@ fn every_reply_of_a_random_history_is_the_model_s() {
             open: vec![],
             said: vec![],
             numbers: [0; GATEWAYS],
+            last: [None; GATEWAYS],
             bytes: vec![],
             expected: vec![],
         };

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use expedite::tenants::quota::redis::Message;
+use expedite::tenants::quota::store::Message;
 use expedite::tenants::quota::{Ask, Limits};
 
 #[derive(Clone, Copy, Debug)]

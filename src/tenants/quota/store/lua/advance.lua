@@ -1,9 +1,9 @@
--- What a gateway holds of an account, taken ahead: it tells what it gives back and what it wants.
--- ARGV: lease_ms, now, member, number, again, give, over, debt, free, ask, least, held, wanted; an
--- account: rate, burst, in flight at most. In thousandths: `give` goes back, `over` was spent beyond
--- what was taken, `debt` was taken while the store was away, `free` is what it still has, `ask` what
--- it wants more, of use from `least` on. `held` sequences are its own whatever happens, `wanted` in
--- all would be good.
+-- What a gateway holds of an account, taken ahead: it tells what it gives back and wants.
+-- ARGV: lease_ms, now, member, number, again, give, over, debt, free, ask, least, held, wanted; of
+-- an account rate, burst, in flight at most. In thousandths: `give` goes back, `over` was spent
+-- beyond what was taken, `debt` was taken while the store was away, `free` is what it still has,
+-- `ask` what it wants more, of use from `least` on. `held` sequences are its own whatever happens,
+-- `wanted` in all would be good.
 -- The same number a second time changes nothing and has the same reply. `again`: it may be one,
 -- and if its first is forgotten, nothing is given back.
 -- Reply: granted; sequences held; then of each account spent, in flight.
