@@ -6,6 +6,7 @@
 mod exposition;
 mod metrics;
 mod prompts;
+mod queue;
 mod quota;
 mod replicas;
 mod routing;
@@ -17,4 +18,4 @@ mod status;
 mod tenants;
 
 pub use server::{Flags, Reloads, View, serve};
-pub use shard::{Phase, PoolCells, PoolIndex, Shard, Stage};
+pub use shard::{Phase, PoolCells, PoolIndex, SHED_REASONS, Shard, Stage};

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::metrics::by_pool;
+use super::queue;
 use super::server::View;
 use super::tenants;
 use crate::replicas::{Pool, Replica};
@@ -11,6 +13,7 @@ use crate::runtime::clock;
 pub(super) fn json(view: &View) -> Value {
     let fleet = (view.fleet)();
     let now_ms = clock::now_ms();
+    let cells = by_pool(view);
     let pools: Vec<_> = fleet
         .pools
         .iter()
@@ -27,6 +30,7 @@ pub(super) fn json(view: &View) -> Value {
                     "bytes_per_token": pool.state.prompts.bytes_a_token(),
                     "block_tokens": pool.block_tokens(),
                 },
+                "queue": queue::json(cells.get(&pool.name).map_or(&[], Vec::as_slice)),
                 "replicas": replicas,
             })
         })

@@ -6,6 +6,7 @@
 mod bench;
 mod check;
 mod demo;
+mod doctor;
 mod explain;
 mod key;
 mod plan;
@@ -13,6 +14,7 @@ mod quota;
 mod serve;
 mod sim;
 mod tokens;
+mod usage;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -35,6 +37,7 @@ enum Command {
     Bench(Box<bench::Args>),
     Check(check::Args),
     Demo(demo::Args),
+    Doctor(doctor::Args),
     Explain(explain::Args),
     Key(key::Args),
     Plan(plan::Args),
@@ -42,6 +45,7 @@ enum Command {
     Serve(serve::Args),
     Sim(sim::Args),
     Tokens(tokens::Args),
+    Usage(usage::Args),
 }
 
 /// Runs the command that argv names.
@@ -51,6 +55,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Key(args) => key::run(args),
         Command::Plan(args) => plan::run(args),
@@ -58,6 +63,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Tokens(args) => tokens::run(args),
+        Command::Usage(args) => usage::run(args),
     }
 }
 

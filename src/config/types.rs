@@ -470,6 +470,38 @@ pub struct UsageConfig {
     pub path: String,
     /// What happens while records cannot be written.
     pub on_full: OnFull,
+    /// Where requests are listed that a killed process left open.
+    pub open: OpenList,
+    /// The file is renamed and begun anew once it has so many bytes; 0 = never.
+    pub rotate_bytes: u64,
+    /// Or when so many hours, counted from 1970 in UTC, are over; 0 = never.
+    pub rotate_hours: u64,
+    /// So many rotated files are kept; 0 = all.
+    pub keep: u64,
+    /// The stream that gets a copy of each record.
+    pub stream: Option<UsageStream>,
+}
+
+/// `usage.open`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenList {
+    /// `usage.open.jsonl` for the path `usage.jsonl`; nowhere for stdout, a pipe or a device.
+    Beside,
+    /// This file.
+    File(String),
+    /// Nowhere: requests that are open at a kill leave no trace.
+    None,
+}
+
+/// `usage.stream` and what belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageStream {
+    /// Key of the stream.
+    pub name: String,
+    /// `redis://` URL of its server, which may hold a password.
+    pub store: Secret,
+    /// About so many entries are kept.
+    pub length_max: u64,
 }
 
 /// `usage.on_full`.

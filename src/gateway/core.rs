@@ -21,6 +21,7 @@ use super::pick::Pickers;
 use super::retry::RetryBudget;
 use super::shared::{Published, Shared};
 use super::sweep::{SWEEP_MS, Sweep};
+use super::waiting::Queues;
 use crate::admin::{PoolIndex, Shard};
 use crate::net::{self, Bell, Listener};
 use crate::prompt::segments::SegmentCache;
@@ -63,6 +64,8 @@ pub(super) struct Core {
     pub pickers: Pickers,
     /// The way to the store of budgets that gateways share, if there is one.
     pub quota: Option<Client>,
+    /// Requests that wait for room.
+    pub queues: Queues,
     /// Something of the core's own has panicked: it must be started again.
     failed: Cell<bool>,
     /// Client connections of this core.
@@ -89,6 +92,7 @@ impl Core {
             rng: RefCell::new(fastrand::Rng::new()),
             pickers: Pickers::default(),
             quota: shared.quota.clone().map(|store| Client::start(store, index)),
+            queues: Queues::default(),
             failed: Cell::new(false),
             connections: Cell::new(0),
             date: RefCell::new(String::new()),
@@ -204,6 +208,7 @@ fn tick(core: &Rc<Core>) {
     let now_ms = clock::now_ms();
     core.sweep.run(now_ms);
     core.idle.sweep(now_ms);
+    core.queues.released(now_ms);
     core.metrics.beat_ms.set(i64::try_from(now_ms).unwrap_or(i64::MAX));
     core.metrics.idle_upstreams.set(core.idle.len() as i64);
     let parts = core.segments.borrow().stats();

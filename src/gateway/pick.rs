@@ -11,7 +11,9 @@ use std::sync::{Arc, Weak};
 use super::core::Core;
 use super::decisions::Entry;
 use super::learned::{Learned, Pupil};
+use super::permit::Door;
 use super::plan::Plan;
+use super::reply::Failure;
 use super::ticket::Ticket;
 use super::view::{self, Asks, Scratch, Seen};
 use crate::prompt::blocks::BlockHash;
@@ -65,6 +67,18 @@ impl PerPool {
         pickers.push(picker);
         result
     }
+}
+
+/// What came of looking for a lane.
+pub(super) enum Chosen<'p> {
+    /// It goes there.
+    Lane(&'p Lane, Routed),
+    /// It may wait, for so many ms at most.
+    Wait(u64),
+    /// It may not start.
+    Refused(Failure),
+    /// No lane may take it.
+    Nobody,
 }
 
 /// The choice for one attempt, and what was predicted of it.
@@ -135,13 +149,16 @@ pub(super) fn asks<'a>(
     }
 }
 
-/// Chooses a lane and enters the choice into the index; `None` when no lane may take the request.
+/// Chooses a lane, lets `door` judge the choice if there is one, and enters it into the index.
 pub(super) fn pick<'p>(
     core: &Core,
     plan: &'p Plan<'_>,
     ticket: &Ticket<'_>,
-) -> Option<(&'p Lane, Routed)> {
-    let learned = plan.published.learned.get(plan.served.pool)?;
+    door: Option<&Door<'_>>,
+) -> Chosen<'p> {
+    let Some(learned) = plan.published.learned.get(plan.served.pool) else {
+        return Chosen::Nobody;
+    };
     let asks = asks(core, plan, learned, ticket);
     let began_ns = clock::now_ns();
     let per_pool = core.pickers.of(&plan.pool.state);
@@ -149,14 +166,27 @@ pub(super) fn pick<'p>(
     scratch.look(&asks);
     scratch.start_slowly(|| core.random() as f64 / u64::MAX as f64);
     let seen = Seen::of(scratch.candidates());
-    let request = ticket.request(plan, learned);
+    let mut request = ticket.request(plan, learned);
+    request.may_hold = door.is_some();
+    request.headroom = door.map_or(0.0, |door| door.headroom);
     let decision = per_pool.with_picker(plan.policy, |picker| {
         let (model, now_us) = (learned.pool.model(), began_ns / 1_000);
         picker.pick(&request, &seen, &model, now_us, &mut core.rng.borrow_mut())
     });
-    // Nothing is held back or refused here: the request says that its caller can do neither.
-    let Decision::Pick(pick) = decision else { return None };
-    let lane = plan.pool.lanes.get(pick.replica)?;
+    let (pick, full) = match decision {
+        Decision::Pick(pick) => (pick, false),
+        Decision::Hold(pick) => (pick, true),
+        Decision::Nobody => return Chosen::Nobody,
+    };
+    if let Some(door) = door {
+        let seen = (scratch.candidates(), view::block_tokens(&plan.pool));
+        match door.judge(&pick, full, seen) {
+            Ok(None) => {}
+            Ok(Some(most_ms)) => return Chosen::Wait(most_ms),
+            Err(failure) => return Chosen::Refused(failure),
+        }
+    }
+    let Some(lane) = plan.pool.lanes.get(pick.replica) else { return Chosen::Nobody };
     if let Some(adapter) = plan.served.adapter.as_ref().filter(|_| ticket.attempts == 0) {
         let chosen = scratch.candidates().get(pick.replica);
         let hit = chosen.is_some_and(|it| it.adapter == Residency::Resident);
@@ -197,7 +227,7 @@ pub(super) fn pick<'p>(
         pick,
         decision,
     };
-    Some((lane, routed))
+    Chosen::Lane(lane, routed)
 }
 
 /// May a lane that has not failed it be sent the request?

@@ -32,7 +32,7 @@ use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
 use crate::tenants::quota;
-use crate::usage::UsageWriter;
+use crate::usage::{UsageSink, UsageWriter};
 
 /// After readiness is gone, load balancers get this long to notice before listeners close.
 const NOTICE: Duration = Duration::from_millis(500);
@@ -56,6 +56,7 @@ pub struct Gateway {
     /// What they run on.
     pub driver: Driver,
     flags: Arc<Flags>,
+    usage: UsageSink,
     reloader: Reloader,
     stopped: mpsc::Receiver<()>,
     control: Option<JoinHandle<()>>,
@@ -83,9 +84,11 @@ impl Gateway {
         let cpus = cpus(&config)?;
         let (usage, writer) = UsageWriter::start(&config.usage)
             .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
+        writer.notes().iter().for_each(|note| log.warn(note));
         if config.usage.path == "none" {
             log.warn("usage.path is \"none\": no usage records are kept");
         }
+        let sink = usage.clone();
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
         let mut loaded = Loaded::default();
@@ -106,8 +109,8 @@ impl Gateway {
             side,
             readers,
             share: stats,
-            quota: budgets(&config, cpus.len(), &log)?,
             reloads: Arc::default(),
+            quota: budgets(&config, cpus.len(), &log)?,
             loader,
             log,
             flags: Arc::clone(&flags),
@@ -139,12 +142,18 @@ impl Gateway {
             cores,
             driver,
             flags,
+            usage: sink,
             reloader,
             stopped,
             control: Some(control),
             supervisor: Some(supervisor),
             writer: Some(writer),
         })
+    }
+
+    /// Has the usage log opened anew, as after somebody renamed it.
+    pub fn reopen_usage(&self) {
+        self.usage.reopen();
     }
 
     /// Begins a drain: not ready any more, then no new connections, open requests finish. A second

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use super::quota;
 use super::ticket::Ticket;
+use crate::admission::Why;
 use crate::http1::{HeadError, Method, write};
 use crate::openai::BodyError;
 use crate::openai::error::{self as body, ApiError};
@@ -60,6 +61,20 @@ pub(super) enum Failure {
     },
     /// The store of budgets is away, and the policy is to refuse.
     QuotaUnavailable,
+    /// No replica's KV cache could ever hold it; all in tokens.
+    NeverFits {
+        capacity: u64,
+        /// Of the prompt.
+        tokens: u64,
+        /// Of the answer at most.
+        output: u64,
+    },
+    /// The fleet could not answer it within its limits now.
+    Overloaded {
+        why: Why,
+        /// When it could, if nobody else came.
+        retry_after_ms: u64,
+    },
     NoHealthyReplica,
     /// No replica that was asked has room, as the last of them said.
     Full(String),
@@ -156,6 +171,17 @@ fn over_budget(refused: Refused, tokens: u64, sequences: u64) -> Said<'static> {
     }
 }
 
+/// What the fleet cannot do in time.
+fn overload(why: Why) -> &'static str {
+    match why {
+        Why::Ttft => "The fleet is busy: the first token would come too late. Please try again.",
+        Why::Tpot => "The fleet is busy: the answer would be too slow. Please try again.",
+        Why::Deadline => "The fleet is busy: the request's deadline would pass. Please try again.",
+        Why::QueueFull => "The fleet is full, and so is the queue. Please try again.",
+        Why::QueueTime => "The fleet is full: the wait would be too long. Please try again.",
+    }
+}
+
 impl Failure {
     fn said(&self) -> Said<'_> {
         match self {
@@ -204,6 +230,15 @@ impl Failure {
                 over_budget(*refused, *tokens, *sequences)
             }
             Failure::QuotaUnavailable => said(503, "quota_unavailable", NO_STORE),
+            Failure::NeverFits { capacity, tokens, output } => {
+                let message = format!(
+                    "No replica of this model can hold {} tokens ({tokens} in the prompt, {output} \
+                     in the completion): the largest has room for {capacity}.",
+                    tokens.saturating_add(*output)
+                );
+                said(400, "context_length_exceeded", message)
+            }
+            Failure::Overloaded { why, .. } => said(429, "server_overloaded", overload(*why)),
             Failure::NoHealthyReplica => {
                 said(503, "no_healthy_replica", "No replica of this model is available now.")
             }
@@ -244,6 +279,7 @@ impl Failure {
                     Refused::Tokens { retry_after_ms } | Refused::Concurrency { retry_after_ms },
                 ..
             } => Some(*retry_after_ms),
+            Failure::Overloaded { retry_after_ms, .. } => Some(*retry_after_ms),
             _ => None,
         }
     }
@@ -251,7 +287,9 @@ impl Failure {
     /// Seconds after which another try makes sense: whole ones, so that a caller waits long enough.
     fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Failure::Quota { .. } => self.retry_after_ms().map(|ms| ms.div_ceil(1000)),
+            Failure::Quota { .. } | Failure::Overloaded { .. } => {
+                self.retry_after_ms().map(|ms| ms.div_ceil(1000))
+            }
             Failure::NoHealthyReplica
             | Failure::Full(_)
             | Failure::Busy
@@ -293,9 +331,10 @@ impl Failure {
                 _ => Outcome::RejectedConcurrency,
             },
             Failure::QuotaUnavailable => Outcome::RejectedQuota,
-            Failure::Full(_) | Failure::Busy | Failure::UsageUnavailable => {
-                Outcome::RejectedOverload
-            }
+            Failure::Overloaded { .. }
+            | Failure::Full(_)
+            | Failure::Busy
+            | Failure::UsageUnavailable => Outcome::RejectedOverload,
             _ => Outcome::RejectedInvalid,
         }
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::decisions::Decisions;
+use super::gate::Gates;
 use super::learned::Learned;
 use super::side::Side;
 use crate::admin::{Flags, Reloads, Shard};
@@ -26,6 +27,8 @@ pub(super) struct Published {
     pub fleet: Arc<Fleet>,
     /// What is known of each pool, by index.
     pub learned: Vec<Learned>,
+    /// What admission knows of each pool.
+    pub gates: Gates,
     /// Who may call.
     pub keys: KeyTable,
     /// What they may spend; goes on when this is published anew.
@@ -63,8 +66,10 @@ impl Published {
             });
             Learned::new(pool, settings, known.map(|(pool, learned)| (&**pool, learned)))
         });
+        let known = old.map(|old| (&*old.fleet, &old.gates));
         Published {
             learned: learned.collect(),
+            gates: Gates::new(&config, &fleet, known),
             fleet,
             keys: KeyTable::new(&config.tenants),
             salts: config
@@ -152,10 +157,10 @@ pub(super) struct Shared {
     pub readers: Side<()>,
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
-    /// The store of budgets that other gateways ask too, if there is one.
-    pub quota: Option<Arc<quota::store::Shared>>,
     /// What came of reloads.
     pub reloads: Arc<Reloads>,
+    /// The store of budgets that other gateways ask too, if there is one.
+    pub quota: Option<Arc<quota::store::Shared>>,
     /// The way to what loads adapters.
     pub loader: Loader,
     /// Where log lines go.

@@ -4,7 +4,7 @@
 //! - [`types`]: what a policy sees and what it answers.
 //! - [`picker`]: one [`Picker`] a core: its scratch, and the state of policies that keep some.
 //! - `predict`: the times that a request would meet at a replica; `cost`: what it would cost;
-//!   `decide`: hold, shed or one of the best; `echo`: own picks that the view does not show yet.
+//!   `decide`: one of the best, or hold; `echo`: own picks that the view does not show yet.
 //! - [`explain()`]: the same for people.
 //! - [`fit`]: how real times compare with the model's; [`output`]: how long answers will be.
 //! - `simple`, `affinity`, `published`: policies to compare with.
@@ -21,6 +21,7 @@ mod decide;
 mod echo;
 mod explain;
 pub mod fit;
+mod others;
 pub mod output;
 pub mod picker;
 mod predict;
@@ -37,6 +38,7 @@ mod fleet;
 mod properties;
 
 pub use explain::explain;
+pub use others::Others;
 pub use picker::Picker;
 pub use types::{
     Candidate, Decision, Explained, FleetView, Model, Pick, Policy, Request, Residency, Rng,
