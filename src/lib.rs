@@ -12,10 +12,10 @@
 //! 4. `gateway/quota.rs` takes what the request can cost out of its tenant's budget
 //!    ([`tenants::quota`]), or refuses it.
 //! 5. `gateway/permit.rs` picks a replica ([`routing`]) by what each holds of the prompt
-//!    ([`prefix`]) and lets the request start there if it can finish in time, wait if that helps, or
-//!    go ([`admission`]).
-//! 6. `gateway/upstream.rs` connects, `gateway/exchange.rs` sends it the request and waits for the first event;
-//!    elsewhere again while no content has reached the client.
+//!    ([`prefix`]) and lets the request start there if it can finish in time, wait if that helps,
+//!    or go ([`admission`]).
+//! 6. `gateway/upstream.rs` connects, `gateway/exchange.rs` sends it the request and waits for the
+//!    first event; elsewhere again while no content has reached the client.
 //! 7. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
 //!    client is watched all the while, and its going closes the replica's connection.
 //! 8. `gateway/ticket.rs` closes the books: what the engine did is paid and the rest given back,
@@ -56,12 +56,21 @@
 //!
 //! # Layers
 //!
+<<<<<<< HEAD
 //! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench` and `doctor`, `gateway`,
 //! `admission`, `routing`, `admin`, `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants`
 //! and `usage`, `sse` and `http1` and `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds
 //! it). `http1`, `sse`, `zmtp`, `openai`, `prompt`, `prefix`, `engine`, `routing`, `admission`,
 //! `plan`, `usage::record`, `usage::sum` and the accounts of `tenants::quota` do no I/O and read
 //! no clock: `plan` runs them in virtual time.
+=======
+//! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench`, `gateway`, `admission`,
+//! `routing`, `admin`, `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants` and `usage`,
+//! `sse` and `http1` and `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds it). `http1`,
+//! `sse`, `zmtp`, `openai`, `prompt`, `prefix`, `engine`, `routing`, `admission`, `plan`,
+//! `usage::record` and the accounts of `tenants::quota` do no I/O and read no clock: `plan` runs
+//! them in virtual time.
+>>>>>>> admission
 //!
 //! # Deliberately absent
 //!
