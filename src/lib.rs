@@ -56,21 +56,12 @@
 //!
 //! # Layers
 //!
-<<<<<<< HEAD
 //! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench` and `doctor`, `gateway`,
 //! `admission`, `routing`, `admin`, `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants`
 //! and `usage`, `sse` and `http1` and `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds
 //! it). `http1`, `sse`, `zmtp`, `openai`, `prompt`, `prefix`, `engine`, `routing`, `admission`,
 //! `plan`, `usage::record`, `usage::sum` and the accounts of `tenants::quota` do no I/O and read
 //! no clock: `plan` runs them in virtual time.
-=======
-//! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench`, `gateway`, `admission`,
-//! `routing`, `admin`, `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants` and `usage`,
-//! `sse` and `http1` and `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds it). `http1`,
-//! `sse`, `zmtp`, `openai`, `prompt`, `prefix`, `engine`, `routing`, `admission`, `plan`,
-//! `usage::record` and the accounts of `tenants::quota` do no I/O and read no clock: `plan` runs
-//! them in virtual time.
->>>>>>> admission
 //!
 //! # Deliberately absent
 //!
