@@ -26,6 +26,8 @@ impl Scene {
         let fleet = Fleet::start(SimConfig {
             model: "base".to_owned(),
             model_len_max: 8_000_000,
+            // Room for such a context, or the gateway would refuse what never fits.
+            blocks: 500_000,
             tokenizer: with_tokenizer.then(|| folder.path().to_owned()),
             ..SimConfig::default()
         });

@@ -1,6 +1,6 @@
-//! What is entered into the books of a request, and what they teach: its usage record, the tokens it
-//! is charged, its share of the core's metrics; our count of its prompt and what was predicted of it
-//! held against what came. Part of [`super`], on the request's core.
+//! What is entered into the books of a request, and what they teach: its usage record, the tokens
+//! it is charged, its share of the core's metrics; our count of its prompt and what was predicted
+//! of it held against what came. Part of [`super`], on the request's core.
 
 use std::sync::Arc;
 
