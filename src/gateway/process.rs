@@ -123,14 +123,7 @@ impl Gateway {
         let (reloader, reloads) = reload::channel();
         let parts = Parts { share, wants, reloader: reloader.clone(), reloads, reopen, loaded };
         let control = thread("control", move || control_thread(&shared, parts, &bound_tx))?;
-        let admin = match config.server.admin {
-            None => None,
-            Some(addr) => match bound.recv() {
-                Ok(Ok(bound)) => Some(bound),
-                Ok(Err(e)) => return Err(format!("cannot listen on {addr} (admin): {e}")),
-                Err(_) => return Err("the control thread ended".to_owned()),
-            },
-        };
+        let admin = config.server.admin.map(|addr| admin_bound(addr, &bound)).transpose()?;
         Ok(Gateway {
             addrs,
             admin,
@@ -220,6 +213,18 @@ fn log(config: &Config) -> Arc<Log> {
     let log = Arc::new(Log::new(level, config.log.format == config::LogFormat::Json));
     config.warnings.iter().for_each(|warning| log.warn(warning));
     log
+}
+
+/// Where the admin listener is, once the control thread has it.
+fn admin_bound(
+    addr: SocketAddr,
+    bound: &mpsc::Receiver<std::io::Result<SocketAddr>>,
+) -> Result<SocketAddr, String> {
+    match bound.recv() {
+        Ok(Ok(bound)) => Ok(bound),
+        Ok(Err(e)) => Err(format!("cannot listen on {addr} (admin): {e}")),
+        Err(_) => Err("the control thread ended".to_owned()),
+    }
 }
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, String> {
