@@ -119,7 +119,7 @@ fn the_status_counts_what_the_metrics_count() {
     let status = ask(bed.admin, &get("/status.json")).json();
     let pool = &status["pools"][0];
     assert_eq!(pool["outcomes"].as_object().expect("outcomes").len(), 1, "{pool}");
-    assert_eq!(pool["outcomes"]["completed"], 1, "{pool}");
+    assert_eq!(pool["outcomes"]["ok"], 1, "{pool}");
     assert_eq!(pool["tokens"]["input"], 5);
     assert_eq!(pool["tokens"]["output"], 2);
     for (key, metric, labels) in [
