@@ -82,12 +82,7 @@ impl Gateway {
         let log = log(&config);
         let driver = driver(&config, &log)?;
         let cpus = cpus(&config)?;
-        let (usage, writer) = UsageWriter::start(&config.usage)
-            .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
-        writer.notes().iter().for_each(|note| log.warn(note));
-        if config.usage.path == "none" {
-            log.warn("usage.path is \"none\": no usage records are kept");
-        }
+        let (usage, writer) = usage_log(&config, &log)?;
         let sink = usage.clone();
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
@@ -247,6 +242,16 @@ fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
         log.warn(&format!("running on epoll: {why}"));
     }
     Ok(driver)
+}
+
+fn usage_log(config: &Config, log: &Log) -> Result<(UsageSink, UsageWriter), String> {
+    let started = UsageWriter::start(&config.usage)
+        .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
+    started.1.notes().iter().for_each(|note| log.warn(note));
+    if config.usage.path == "none" {
+        log.warn("usage.path is \"none\": no usage records are kept");
+    }
+    Ok(started)
 }
 
 /// What tells other gateways, and whose word is heard; `None`: this gateway is alone.
