@@ -12,10 +12,10 @@
 //! 4. `gateway/quota.rs` takes what the request can cost out of its tenant's budget
 //!    ([`tenants::quota`]), or refuses it.
 //! 5. `gateway/permit.rs` picks a replica ([`routing`]) by what each holds of the prompt
-//!    ([`prefix`]) and lets the request start there if it can finish in time, wait if that helps, or
-//!    go ([`admission`]).
-//! 6. `gateway/upstream.rs` connects, `gateway/exchange.rs` sends it the request and waits for the first event;
-//!    elsewhere again while no content has reached the client.
+//!    ([`prefix`]) and lets the request start there if it can finish in time, wait if that helps,
+//!    or go ([`admission`]).
+//! 6. `gateway/upstream.rs` connects, `gateway/exchange.rs` sends it the request and waits for the
+//!    first event; elsewhere again while no content has reached the client.
 //! 7. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
 //!    client is watched all the while, and its going closes the replica's connection.
 //! 8. `gateway/ticket.rs` closes the books: what the engine did is paid and the rest given back,

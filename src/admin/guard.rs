@@ -65,9 +65,7 @@ mod tests {
         let pair = |&(name, value): &(&'static str, &str)| {
             (HeaderName::from_static(name), value.parse().expect("value"))
         };
-        let mut map = HeaderMap::new();
-        pairs.iter().map(pair).for_each(|(name, value)| drop(map.append(name, value)));
-        map
+        pairs.iter().map(pair).collect()
     }
 
     #[test]

@@ -102,7 +102,7 @@ pub struct View {
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
     /// The store of budgets that other gateways ask too.
-    pub quota: Option<Arc<quota::redis::Shared>>,
+    pub quota: Option<Arc<quota::store::Shared>>,
     /// Flags of the process.
     pub flags: Arc<Flags>,
     /// Name of the cores' driver.

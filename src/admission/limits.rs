@@ -14,8 +14,8 @@ pub const LONG_TOKENS: u64 = 4_000;
 pub const LONG_MS_A_TOKEN: f64 = 0.15;
 
 /// Share of the TPOT limit up to which a prediction is good enough: refusing lightens the load, so
-/// that predictions are late. Where the fleet as a whole is below a share of it, one slow replica is
-/// no reason to refuse. The numbers here are from `plan replay`, moved one at a time.
+/// that predictions are late. Where the fleet as a whole is below a share of it, one slow replica
+/// is no reason to refuse. The numbers here are from `plan replay`, moved one at a time.
 const TPOT_SHARE: f64 = 1.05;
 const TPOT_SHARE_FLEET: f64 = 0.9;
 /// Share of the TTFT limit that is good enough of a fleet that is pressed: who has much to prefill
@@ -124,7 +124,8 @@ impl Limits {
         }
     }
 
-    /// Does a prediction meet them, `waited_ms` after the request came, for a tenant that stands so?
+    /// Does a prediction meet them, `waited_ms` after the request came, for a tenant that so
+    /// stands?
     ///
     /// # Errors
     /// The first limit that it does not meet.

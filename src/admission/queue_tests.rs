@@ -97,9 +97,9 @@ fn a_flood_makes_room_for_who_has_little() {
     assert_eq!(queue.pushed_out_by(0, &counters), None, "it pushes nobody out");
     assert_eq!(queue.pushed_out_by(2, &counters), None, "nor does who comes behind");
     queue.push(waiting(2, 0, 100), &counters);
-    (0..2).for_each(|_| {
-        let _ = queue.push(waiting(1, 0, 100), &counters);
-    });
+    for _ in 0..2 {
+        queue.push(waiting(1, 0, 100), &counters);
+    }
     assert_eq!(queue.pushed_out_by(1, &counters).map(|it| it.tenant), Some(0));
 }
 
@@ -107,9 +107,9 @@ fn a_flood_makes_room_for_who_has_little() {
 fn before_a_request_come_as_many_tokens_as_its_share_leaves() {
     let counters = shares(&[(1.0, 0), (1.0, 0), (1.0, 3)]);
     let mut queue = Queue::default();
-    (0..10).for_each(|_| {
-        let _ = queue.push(waiting(0, 0, 100), &counters);
-    });
+    for _ in 0..10 {
+        queue.push(waiting(0, 0, 100), &counters);
+    }
     assert_eq!(queue.tokens_before(0, &counters), 1_000);
     assert_eq!(queue.tokens_before(1, &counters), 0, "it is next");
     assert_eq!(queue.tokens_before(2, &counters), 1_000, "all come before it");
@@ -231,12 +231,16 @@ proptest! {
     fn nobody_starves(low in 1..40usize, urgent in 1..3usize) {
         let counters = shares(&[(1.0, 0), (1.0, 1), (1.0, 9)]);
         let mut queue = Queue::default();
-        (0..low).for_each(|_| { let _ = queue.push(waiting(2, 0, u64::MAX), &counters); });
+        for _ in 0..low {
+            queue.push(waiting(2, 0, u64::MAX), &counters);
+        }
         let mut now_ms = LONG_MS;
         let (mut served, mut left) = (0, low);
         while left > 0 {
             now_ms += 1;
-            (0..urgent).for_each(|i| { let _ = queue.push(waiting(i % 2, now_ms, u64::MAX), &counters); });
+            for i in 0..urgent {
+                queue.push(waiting(i % 2, now_ms, u64::MAX), &counters);
+            }
             left -= usize::from(serve(&mut queue, &counters, now_ms) == Some(2));
             served += 1;
             prop_assert!(served <= LIFT_EVERY as usize * low, "{left} of {low} left");

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::runtime::clock;
 use crate::tenants::Accounts;
 use crate::tenants::quota::Account;
-use crate::tenants::quota::redis::{Desk, Shown};
+use crate::tenants::quota::store::{Desk, Shown};
 
 /// Show or change what a tenant has left
 #[derive(clap::Args)]

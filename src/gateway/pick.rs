@@ -194,27 +194,11 @@ pub(super) fn pick<'p>(
     }
     let (hashes, depth) = (asks.hashes(), scratch.depth(lane) as usize);
     if plan.endpoint.generates() {
-        plan.pool.state.outbox.dispatched(lane.slot, plan.adapter, hashes);
-        if !hashes.is_empty() {
-            plan.pool.state.index.dispatched(lane.slot, hashes, asks.now_ms);
-        }
+        dispatched(plan, lane, &asks);
     }
     let pick = Pick { cached_tokens: ticket.cached_tokens(depth as u32), ..pick };
-    let decision = core.shared.decisions.get(core.index).and_then(|decisions| {
-        let entry = Entry {
-            id: ticket.id(),
-            at_unix_ms: clock::unix_ms(),
-            pool: Arc::clone(&plan.pool),
-            policy: plan.policy,
-            attempt: ticket.attempts + 1,
-            request,
-            pick,
-            route_ns: clock::now_ns().saturating_sub(began_ns),
-            ttft_ms: None,
-            candidates: Vec::new(),
-        };
-        decisions.enter(entry, scratch.candidates())
-    });
+    let route_ns = clock::now_ns().saturating_sub(began_ns);
+    let decision = decided((core, plan, ticket), request, pick, (route_ns, &scratch));
     let routed = Routed {
         prefix_hash: depth.checked_sub(1).and_then(|last| hashes.get(last)).copied(),
         slowness: learned.slowness(pick.replica, asks.now_ms),
@@ -228,6 +212,38 @@ pub(super) fn pick<'p>(
         decision,
     };
     Chosen::Lane(lane, routed)
+}
+
+/// Enters a choice into the index, here and at the other gateways.
+fn dispatched(plan: &Plan<'_>, lane: &Lane, asks: &Asks<'_>) {
+    let (state, hashes) = (&plan.pool.state, asks.hashes());
+    state.outbox.dispatched(lane.slot, plan.adapter, hashes);
+    if !hashes.is_empty() {
+        state.index.dispatched(lane.slot, hashes, asks.now_ms);
+    }
+}
+
+/// Keeps a choice for people; its number.
+fn decided(
+    (core, plan, ticket): (&Core, &Plan<'_>, &Ticket<'_>),
+    request: Request,
+    pick: Pick,
+    (route_ns, scratch): (u64, &Scratch),
+) -> Option<u64> {
+    let decisions = core.shared.decisions.get(core.index)?;
+    let entry = Entry {
+        id: ticket.id(),
+        at_unix_ms: clock::unix_ms(),
+        pool: Arc::clone(&plan.pool),
+        policy: plan.policy,
+        attempt: ticket.attempts + 1,
+        request,
+        pick,
+        route_ns,
+        ttft_ms: None,
+        candidates: Vec::new(),
+    };
+    decisions.enter(entry, scratch.candidates())
 }
 
 /// May a lane that has not failed it be sent the request?

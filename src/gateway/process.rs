@@ -92,7 +92,6 @@ impl Gateway {
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(no_thread)?;
         let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
-        let quota = budgets(&config, cpus.len(), &log)?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let (loader, wants) = adapters::channel();
@@ -106,7 +105,7 @@ impl Gateway {
             readers,
             share: stats,
             reloads: Arc::default(),
-            quota,
+            quota: budgets(&config, cpus.len(), &log)?,
             loader,
             log,
             flags: Arc::clone(&flags),
@@ -269,10 +268,10 @@ fn budgets(
     config: &Config,
     cores: usize,
     log: &Arc<Log>,
-) -> Result<Option<Arc<quota::redis::Shared>>, String> {
+) -> Result<Option<Arc<quota::store::Shared>>, String> {
     let log = Arc::clone(log);
     let say = move |bad: bool, line: &str| if bad { log.warn(line) } else { log.info(line) };
-    let shared = quota::redis::Shared::new(&config.quota, cores, Box::new(say));
+    let shared = quota::store::Shared::new(&config.quota, cores, Box::new(say));
     Ok(shared.map_err(|e| format!("cannot use store in [quota]: {e}"))?.map(Arc::new))
 }
 
@@ -328,7 +327,7 @@ fn control_thread(
             });
         }
         if let Some(store) = shared.quota.clone() {
-            tokio::task::spawn_local(async move { quota::redis::find_servers(&store).await });
+            tokio::task::spawn_local(async move { quota::store::find_servers(&store).await });
         }
         if let Some(addr) = config.server.admin {
             let view = Arc::new(view(shared, handle, reloader));

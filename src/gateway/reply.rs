@@ -91,6 +91,9 @@ pub(super) enum Failure {
     ClientGone,
 }
 
+/// Who is limited by a store that cannot be asked is told this.
+const NO_STORE: &str = "Budgets cannot be checked now; try again.";
+
 /// A failure in the words of the API.
 struct Said<'f> {
     status: u16,
@@ -168,6 +171,18 @@ fn over_budget(refused: Refused, tokens: u64, sequences: u64) -> Said<'static> {
     }
 }
 
+fn never_fits(capacity: u64, tokens: u64, output: u64) -> String {
+    format!(
+        "No replica of this model can hold {} tokens ({tokens} in the prompt, {output} in the \
+         completion): the largest has room for {capacity}.",
+        tokens.saturating_add(output)
+    )
+}
+
+fn body_too_large(max: usize) -> Said<'static> {
+    said(413, "request_too_large", format!("The request body is larger than {max} bytes."))
+}
+
 /// What the fleet cannot do in time.
 fn overload(why: Why) -> &'static str {
     match why {
@@ -188,18 +203,14 @@ impl Failure {
             Failure::Head(error) => said(head_status(*error), "bad_request", error.reason()),
             Failure::HeadIncomplete => said(408, "bad_request", "The request did not arrive."),
             Failure::BodyFraming(reason) => said(400, "bad_request", *reason),
-            Failure::BodyTooLarge(max) => {
-                let message = format!("The request body is larger than {max} bytes.");
-                said(413, "request_too_large", message)
-            }
+            Failure::BodyTooLarge(max) => body_too_large(*max),
             Failure::BodyIncomplete => said(408, "bad_request", "The body did not arrive."),
             Failure::ContentCoding => {
                 said(415, "bad_request", "A request body must not be compressed.")
             }
             Failure::NotFound => said(404, "not_found", "Unknown path."),
             Failure::MethodNotAllowed(allow) => {
-                let message = format!("This path is served for {allow} only.");
-                said(405, "method_not_allowed", message)
+                said(405, "method_not_allowed", format!("This path is served for {allow} only."))
             }
             Failure::InvalidApiKey => {
                 let message = "Incorrect API key provided: send `Authorization: Bearer KEY`.";
@@ -226,17 +237,9 @@ impl Failure {
             Failure::Quota { refused, tokens, sequences } => {
                 over_budget(*refused, *tokens, *sequences)
             }
-            Failure::QuotaUnavailable => {
-                let message = "Budgets cannot be checked now; try again.";
-                said(503, "quota_unavailable", message)
-            }
+            Failure::QuotaUnavailable => said(503, "quota_unavailable", NO_STORE),
             Failure::NeverFits { capacity, tokens, output } => {
-                let message = format!(
-                    "No replica of this model can hold {} tokens ({tokens} in the prompt, {output} \
-                     in the completion): the largest has room for {capacity}.",
-                    tokens.saturating_add(*output)
-                );
-                said(400, "context_length_exceeded", message)
+                said(400, "context_length_exceeded", never_fits(*capacity, *tokens, *output))
             }
             Failure::Overloaded { why, .. } => said(429, "server_overloaded", overload(*why)),
             Failure::NoHealthyReplica => {

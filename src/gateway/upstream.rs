@@ -1,5 +1,6 @@
-//! From a request to a replica that has begun to answer it: permit and pick, connect or reuse, send, wait for
-//! the first event; elsewhere again while nothing of the answer has reached the client.
+//! From a request to a replica that has begun to answer it: permit and pick, connect or reuse,
+//! send, wait for the first event; elsewhere again while nothing of the answer has reached the
+//! client.
 //!
 //! RFC 9110 (9.2.2) forbids proxies to repeat non-idempotent requests on their own. A gateway may
 //! define its resources: a completion is repeatable until its first content event was passed on.

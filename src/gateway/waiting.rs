@@ -192,7 +192,8 @@ impl<'c> Wait<'c> {
         let pool = core.queues.of(gate);
         let Waiting { tenant, tokens, class, .. } = waiting;
         let enter = || gate.total.enter(tokens, bounds.requests_max, bounds.tokens_max);
-        if !enter() && !(pool.push_out(tenant) && enter()) {
+        let room = enter() || (pool.push_out(tenant) && enter());
+        if !room {
             return None;
         }
         let state = Cell::new(State::Waiting);
