@@ -130,9 +130,9 @@ impl Sum {
         since
     }
 
-    /// The duration in ns that the share `q` of the entries do not pass, straight between the bounds
-    /// of its bucket (as `histogram_quantile` has it); past the last bound, that. `None` without
-    /// entries.
+    /// The duration in ns that the share `q` of the entries do not pass, straight between the
+    /// bounds of its bucket (as `histogram_quantile` has it); past the last bound, that. `None`
+    /// without entries.
     #[must_use]
     pub fn quantile_ns(&self, q: f64) -> Option<f64> {
         let rank = q.clamp(0.0, 1.0) * self.count() as f64;
