@@ -1,6 +1,6 @@
 //! What operators stand on: `expedite doctor`, `tuning/host`, the dashboard and the alerts, the
-//! files of `scripts/deploy`, the status page and its secret, each held against what the program
-//! really does.
+//! files of `scripts/deploy`, the status page and the admin secret, each held against what the
+//! program really does.
 
 #[path = "../support/command.rs"]
 mod command;

@@ -119,7 +119,7 @@ fn the_status_counts_what_the_metrics_count() {
     let status = ask(bed.admin, &get("/status.json")).json();
     let pool = &status["pools"][0];
     assert_eq!(pool["outcomes"].as_object().expect("outcomes").len(), 1, "{pool}");
-    assert_eq!(pool["outcomes"]["completed"], 1, "{pool}");
+    assert_eq!(pool["outcomes"]["ok"], 1, "{pool}");
     assert_eq!(pool["tokens"]["input"], 5);
     assert_eq!(pool["tokens"]["output"], 2);
     for (key, metric, labels) in [
@@ -129,6 +129,10 @@ fn the_status_counts_what_the_metrics_count() {
     ] {
         let count = key["count"].as_u64().expect("count");
         assert_eq!(count as f64, bed.metric(metric, labels), "{metric}: {key}");
+        // Two events that one read brings have no time between them, which is not counted.
+        if metric.contains("tpot") && count == 0 {
+            continue;
+        }
         assert_eq!(count, 1, "{metric}");
         let at = |q: &str| key[q].as_f64().expect(q);
         assert!(0.0 < at("p50") && at("p50") <= at("p95") && at("p95") <= at("p99"), "{key}");
@@ -211,7 +215,8 @@ fn commands_take_the_secret_from_the_file_or_the_environment() {
     };
     let (right, wrong) =
         (file("right", &config(SECRET)), file("wrong", &config("canary-other-secret")));
-    let body = file("body", "{\"model\":\"m\",\"messages\":[]}");
+    let body =
+        file("body", "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}");
     let run = |secret: Option<&str>, args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_expedite"));
         command.args(args).env_remove("EXPEDITE_ADMIN_SECRET");
