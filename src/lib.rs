@@ -11,12 +11,14 @@
 //!    core; what cannot be cut into turns goes to a thread beside the cores (`gateway/side.rs`).
 //! 4. `gateway/quota.rs` takes what the request can cost out of its tenant's budget
 //!    ([`tenants::quota`]), or refuses it.
-//! 5. `gateway/upstream.rs` picks a replica ([`routing`]) by what each holds of the prompt
-//!    ([`prefix`]), `gateway/exchange.rs` sends it the request and waits for the first event;
-//!    elsewhere again while no content has reached the client.
-//! 6. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
+//! 5. `gateway/permit.rs` picks a replica ([`routing`]) by what each holds of the prompt
+//!    ([`prefix`]) and lets the request start there if it can finish in time, wait if that helps,
+//!    or go ([`admission`]).
+//! 6. `gateway/upstream.rs` connects, `gateway/exchange.rs` sends it the request and waits for the
+//!    first event; elsewhere again while no content has reached the client.
+//! 7. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
 //!    client is watched all the while, and its going closes the replica's connection.
-//! 7. `gateway/ticket.rs` closes the books: what the engine did is paid and the rest given back,
+//! 8. `gateway/ticket.rs` closes the books: what the engine did is paid and the rest given back,
 //!    one record a request ([`usage`]), counted in the core's own metric shard ([`admin`]); our
 //!    count of the prompt is held against the engine's.
 //!
@@ -30,13 +32,15 @@
 //! * The side threads: renders and encodings that would hold a core too long, by a bounded queue.
 //!   Tokenizers and templates themselves are read-only and shared by all.
 //! * The usage writer: the usage log. It never blocks a core: the ring is bounded, and a request
-//!   reserves its place before it starts.
+//!   reserves its place before it starts; also in a table that outlives the process, so that a kill
+//!   loses no record. A thread beside it copies records to a stream, if one is set.
 //! * The supervisor: the cores' threads. It serves nothing.
 //!
 //! Threads meet in [`runtime`] (snapshots, cells), in the atomics of a [`replicas::Replica`] and
 //! of a tenant's [`Account`](tenants::quota::Account), and in a pool's [`prefix::Index`], which all
 //! read and one at a time writes: who finds the writer busy leaves its entry in a queue. But for an
-//! account, which every core spends from, nothing is written twice: a cell has one writer.
+//! account and what a pool's tenants had, which every core spends from, nothing is written twice: a
+//! cell has one writer.
 //!
 //! # Invariants
 //!
@@ -52,11 +56,12 @@
 //!
 //! # Layers
 //!
-//! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench`, `gateway`, `routing`, `admin`,
-//! `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants` and `usage`, `sse` and `http1` and
-//! `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds it). `http1`, `sse`, `zmtp`, `openai`,
-//! `prompt`, `prefix`, `engine`, `routing`, `plan`, `usage::record` and the accounts of
-//! `tenants::quota` do no I/O and read no clock: `plan` runs them in virtual time.
+//! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench` and `doctor`, `gateway`,
+//! `admission`, `routing`, `admin`, `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants`
+//! and `usage`, `sse` and `http1` and `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds
+//! it). `http1`, `sse`, `zmtp`, `openai`, `prompt`, `prefix`, `engine`, `routing`, `admission`,
+//! `plan`, `usage::record`, `usage::sum` and the accounts of `tenants::quota` do no I/O and read
+//! no clock: `plan` runs them in virtual time.
 //!
 //! # Deliberately absent
 //!
@@ -68,9 +73,11 @@
 //! * Compression, cookies, redirects, upgrades.
 
 pub mod admin;
+pub mod admission;
 pub mod bench;
 pub mod cli;
 pub mod config;
+pub mod doctor;
 pub mod engine;
 pub mod gateway;
 pub mod http1;

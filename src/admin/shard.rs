@@ -16,6 +16,8 @@ pub enum Stage {
     Tokenize,
     /// Taking the cost out of the tenant's budget.
     Quota,
+    /// Whether it may start, without the wait for it.
+    Admission,
     /// Choosing the replica.
     Route,
     /// A connection to it.
@@ -26,10 +28,11 @@ pub enum Stage {
 
 impl Stage {
     /// All stages with their label.
-    pub const ALL: [(Stage, &'static str); 6] = [
+    pub const ALL: [(Stage, &'static str); 7] = [
         (Stage::Auth, "auth"),
         (Stage::Tokenize, "tokenize"),
         (Stage::Quota, "quota"),
+        (Stage::Admission, "admission"),
         (Stage::Route, "route"),
         (Stage::Connect, "connect"),
         (Stage::Total, "total"),
@@ -59,6 +62,9 @@ impl Phase {
     ];
 }
 
+/// Why requests are not admitted, in the order of [`PoolCells::shed`].
+pub const SHED_REASONS: [&str; 5] = ["ttft", "tpot", "deadline", "queue_full", "queue_time"];
+
 /// Cells of one pool.
 #[derive(Debug, Default)]
 pub struct PoolCells {
@@ -76,6 +82,14 @@ pub struct PoolCells {
     pub hits_predicted: Counter,
     /// That count.
     pub hits_actual: Counter,
+    /// Requests that were not admitted, in the order of [`SHED_REASONS`].
+    pub shed: [Counter; 5],
+    /// How long requests waited for room, also those that left.
+    pub queue_wait: Histogram,
+    /// Requests that wait.
+    pub queue_requests: Gauge,
+    /// Tokens that they need room for.
+    pub queue_tokens: Gauge,
     /// Requests by endpoint and outcome; the names are bounded.
     pub requests: Mutex<HashMap<(&'static str, Outcome), Arc<Counter>>>,
 }
@@ -84,7 +98,7 @@ pub struct PoolCells {
 #[derive(Debug, Default)]
 pub struct Shard {
     /// Time by stage, in the order of [`Stage::ALL`].
-    stages: [Histogram; 6],
+    stages: [Histogram; 7],
     /// From noticing that the client has gone to having closed the replica's connection, in the
     /// order of [`Phase::ALL`].
     cancels: [Histogram; 4],

@@ -3,15 +3,19 @@
 //! Runs on the main thread. Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration. A command
 //! is listed once it works.
 
+mod admin;
 mod bench;
 mod check;
 mod demo;
+mod doctor;
 mod explain;
 mod key;
 mod plan;
+mod quota;
 mod serve;
 mod sim;
 mod tokens;
+mod usage;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,6 +24,9 @@ use clap::{Parser, Subcommand};
 
 /// Exit code of wrong usage or configuration, as clap's own.
 const EXIT_USAGE: u8 = 2;
+
+/// The exit code, and what is said on standard error.
+type Failed = (u8, String);
 
 /// A gateway in front of fleets of vLLM replicas.
 #[derive(Parser)]
@@ -34,12 +41,15 @@ enum Command {
     Bench(Box<bench::Args>),
     Check(check::Args),
     Demo(demo::Args),
+    Doctor(doctor::Args),
     Explain(explain::Args),
     Key(key::Args),
     Plan(plan::Args),
+    Quota(quota::Args),
     Serve(serve::Args),
     Sim(sim::Args),
     Tokens(tokens::Args),
+    Usage(usage::Args),
 }
 
 /// Runs the command that argv names.
@@ -49,12 +59,15 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Key(args) => key::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Quota(args) => quota::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Tokens(args) => tokens::run(args),
+        Command::Usage(args) => usage::run(args),
     }
 }
 

@@ -21,16 +21,7 @@ const ABSENT: &[(&str, &str, Verdict)] = &[
     ("server", "h2c", Warn("clients get HTTP/1.1")),
     ("pool", "role", Warn("the pool serves whole requests")),
     ("pool", "pair", Warn("the pool serves whole requests")),
-    ("admission", "headroom_ratio", Warn("nothing is queued or shed")),
-    ("admission", "stale_ms", Warn("nothing is queued or shed")),
-    ("admission", "queue_ms_max", Warn("nothing is queued or shed")),
-    ("admission", "queue_requests_max", Warn("nothing is queued or shed")),
     ("timeouts", "sse_keepalive_ms", Warn("no comments are sent while a stream is silent")),
-    ("quota", "store", Warn("EACH GATEWAY LIMITS TENANTS BY ITS OWN COUNT")),
-    ("quota", "on_store_down", Warn("EACH GATEWAY LIMITS TENANTS BY ITS OWN COUNT")),
-    ("tier", "weight", Warn("every tenant is served alike")),
-    ("tier", "priority", Warn("every tenant is served alike")),
-    ("tier", "deadline_ms", Warn("only [timeouts] apply")),
 ];
 
 /// Warnings, and what must not be started with. A key is named once, at its first line.

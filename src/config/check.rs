@@ -12,15 +12,18 @@ pub(super) fn check(config: &Config) -> Vec<ConfigError> {
     found.pool_names();
     found.replicas();
     found.tenants();
+    found.stream();
     found.errors
 }
 
 /// Risks that are allowed, and said.
 pub(super) fn risks(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
-    if let Some(admin) = config.server.admin.filter(|admin| !admin.ip().is_loopback()) {
+    let open = config.server.admin.filter(|_| config.server.admin_secret.is_none());
+    if let Some(admin) = open.filter(|admin| !admin.ip().is_loopback()) {
         warnings.push(format!(
-            "the admin listener {admin} is not on loopback: whoever reaches it can reload and drain"
+            "the admin listener {admin} is not on loopback and has no admin_secret: whoever \
+             reaches it can reload and drain"
         ));
     }
     let clustered = matches!(config.quota.store, QuotaStore::Redis(_));
@@ -120,6 +123,15 @@ impl Found<'_> {
             let file = config.effective.file.clone();
             let what = "no [[pool]] and no --replica: nothing to serve".to_owned();
             self.errors.push(ConfigError { file, line: 0, what });
+        }
+    }
+
+    fn stream(&mut self) {
+        let stream = self.config.usage.stream.as_ref();
+        if stream.is_some_and(|stream| stream.store.expose().is_empty()) {
+            let what = "stream in [usage] needs a server: stream_store = \"redis://HOST:PORT/DB\", \
+                        or a redis:// store in [quota]";
+            self.error(("usage", 0, "stream", None), what.to_owned());
         }
     }
 

@@ -90,6 +90,15 @@ impl Client {
         Poll::Ready(())
     }
 
+    /// Has it gone, by what its socket says at this moment?
+    pub(super) fn has_gone(&mut self, core: &Core) -> bool {
+        let bytes_max = self.request_bytes.saturating_add(PIPELINED_BYTES_MAX);
+        if !self.gone && !self.half_closed && self.inbox.len() < bytes_max {
+            self.receive(core, bytes_max);
+        }
+        self.gone
+    }
+
     /// Receives what is there, up to `bytes_max` in the inbox, and notes an end.
     fn receive(&mut self, core: &Core, bytes_max: usize) {
         let space = self.inbox.space(&core.buffers, bytes_max);

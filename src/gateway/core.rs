@@ -21,11 +21,13 @@ use super::pick::Pickers;
 use super::retry::RetryBudget;
 use super::shared::{Published, Shared};
 use super::sweep::{SWEEP_MS, Sweep};
+use super::waiting::Queues;
 use crate::admin::{PoolIndex, Shard};
 use crate::net::{self, Bell, Listener};
 use crate::prompt::segments::SegmentCache;
 use crate::runtime::clock;
 use crate::runtime::snapshot::{Held, Reader};
+use crate::tenants::quota::store::Client;
 
 /// Accepts in one turn before the connections get theirs.
 const ACCEPTS_A_TURN: u32 = 32;
@@ -37,6 +39,9 @@ pub(super) const SEGMENT_BYTES_MAX: usize = 64 << 20;
 
 /// Sweeps in which connections tell their clients that the gateway ends, and write their records.
 const LAST_SWEEPS: u32 = 20;
+
+/// At the end the store of budgets gets this long to hear what goes back.
+const LAST_WORDS_MS: u64 = 500;
 
 /// What the tasks of one core share.
 pub(super) struct Core {
@@ -57,6 +62,10 @@ pub(super) struct Core {
     pub no_pool: Arc<str>,
     pub rng: RefCell<fastrand::Rng>,
     pub pickers: Pickers,
+    /// The way to the store of budgets that gateways share, if there is one.
+    pub quota: Option<Client>,
+    /// Requests that wait for room.
+    pub queues: Queues,
     /// Something of the core's own has panicked: it must be started again.
     failed: Cell<bool>,
     /// Client connections of this core.
@@ -82,6 +91,8 @@ impl Core {
             no_pool: "-".into(),
             rng: RefCell::new(fastrand::Rng::new()),
             pickers: Pickers::default(),
+            quota: shared.quota.clone().map(|store| Client::start(store, index)),
+            queues: Queues::default(),
             failed: Cell::new(false),
             connections: Cell::new(0),
             date: RefCell::new(String::new()),
@@ -188,12 +199,16 @@ async fn end(core: &Rc<Core>) {
     }
     core.idle.clear();
     core.metrics.idle_upstreams.set(0);
+    if let Some(quota) = &core.quota {
+        quota.close(LAST_WORDS_MS).await;
+    }
 }
 
 fn tick(core: &Rc<Core>) {
     let now_ms = clock::now_ms();
     core.sweep.run(now_ms);
     core.idle.sweep(now_ms);
+    core.queues.released(now_ms);
     core.metrics.beat_ms.set(i64::try_from(now_ms).unwrap_or(i64::MAX));
     core.metrics.idle_upstreams.set(core.idle.len() as i64);
     let parts = core.segments.borrow().stats();

@@ -87,6 +87,12 @@ impl PoolModel {
         Lengths::expect(&self.lengths, most, tenant).mean
     }
 
+    /// Observed over predicted time to the first token, where a prediction has the scale of later
+    /// ones in it already; `None` before enough of both were seen to believe any.
+    pub(super) fn ttft_scale(&self) -> Option<f64> {
+        self.scale.is_fitted().then(|| self.scale.ttft() / self.scale.tpot())
+    }
+
     /// Observed over predicted times, over the pool: to the first token, of a later one.
     pub(super) fn scale(&self) -> (f64, f64) {
         (self.scale.ttft(), self.scale.tpot())

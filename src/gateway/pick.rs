@@ -11,7 +11,9 @@ use std::sync::{Arc, Weak};
 use super::core::Core;
 use super::decisions::Entry;
 use super::learned::{Learned, Pupil};
+use super::permit::Door;
 use super::plan::Plan;
+use super::reply::Failure;
 use super::ticket::Ticket;
 use super::view::{self, Asks, Scratch, Seen};
 use crate::prompt::blocks::BlockHash;
@@ -65,6 +67,18 @@ impl PerPool {
         pickers.push(picker);
         result
     }
+}
+
+/// What came of looking for a lane.
+pub(super) enum Chosen<'p> {
+    /// It goes there.
+    Lane(&'p Lane, Routed),
+    /// It may wait, for so many ms at most.
+    Wait(u64),
+    /// It may not start.
+    Refused(Failure),
+    /// No lane may take it.
+    Nobody,
 }
 
 /// The choice for one attempt, and what was predicted of it.
@@ -135,13 +149,16 @@ pub(super) fn asks<'a>(
     }
 }
 
-/// Chooses a lane and enters the choice into the index; `None` when no lane may take the request.
+/// Chooses a lane, lets `door` judge the choice if there is one, and enters it into the index.
 pub(super) fn pick<'p>(
     core: &Core,
     plan: &'p Plan<'_>,
     ticket: &Ticket<'_>,
-) -> Option<(&'p Lane, Routed)> {
-    let learned = plan.published.learned.get(plan.served.pool)?;
+    door: Option<&Door<'_>>,
+) -> Chosen<'p> {
+    let Some(learned) = plan.published.learned.get(plan.served.pool) else {
+        return Chosen::Nobody;
+    };
     let asks = asks(core, plan, learned, ticket);
     let began_ns = clock::now_ns();
     let per_pool = core.pickers.of(&plan.pool.state);
@@ -149,14 +166,27 @@ pub(super) fn pick<'p>(
     scratch.look(&asks);
     scratch.start_slowly(|| core.random() as f64 / u64::MAX as f64);
     let seen = Seen::of(scratch.candidates());
-    let request = ticket.request(plan, learned);
+    let mut request = ticket.request(plan, learned);
+    request.may_hold = door.is_some();
+    request.headroom = door.map_or(0.0, |door| door.headroom);
     let decision = per_pool.with_picker(plan.policy, |picker| {
         let (model, now_us) = (learned.pool.model(), began_ns / 1_000);
         picker.pick(&request, &seen, &model, now_us, &mut core.rng.borrow_mut())
     });
-    // Nothing is held back or refused here: the request says that its caller can do neither.
-    let Decision::Pick(pick) = decision else { return None };
-    let lane = plan.pool.lanes.get(pick.replica)?;
+    let (pick, full) = match decision {
+        Decision::Pick(pick) => (pick, false),
+        Decision::Hold(pick) => (pick, true),
+        Decision::Nobody => return Chosen::Nobody,
+    };
+    if let Some(door) = door {
+        let seen = (scratch.candidates(), view::block_tokens(&plan.pool));
+        match door.judge(&pick, full, seen) {
+            Ok(None) => {}
+            Ok(Some(most_ms)) => return Chosen::Wait(most_ms),
+            Err(failure) => return Chosen::Refused(failure),
+        }
+    }
+    let Some(lane) = plan.pool.lanes.get(pick.replica) else { return Chosen::Nobody };
     if let Some(adapter) = plan.served.adapter.as_ref().filter(|_| ticket.attempts == 0) {
         let chosen = scratch.candidates().get(pick.replica);
         let hit = chosen.is_some_and(|it| it.adapter == Residency::Resident);
@@ -164,27 +194,11 @@ pub(super) fn pick<'p>(
     }
     let (hashes, depth) = (asks.hashes(), scratch.depth(lane) as usize);
     if plan.endpoint.generates() {
-        plan.pool.state.outbox.dispatched(lane.slot, plan.adapter, hashes);
-        if !hashes.is_empty() {
-            plan.pool.state.index.dispatched(lane.slot, hashes, asks.now_ms);
-        }
+        dispatched(plan, lane, &asks);
     }
     let pick = Pick { cached_tokens: ticket.cached_tokens(depth as u32), ..pick };
-    let decision = core.shared.decisions.get(core.index).and_then(|decisions| {
-        let entry = Entry {
-            id: ticket.id(),
-            at_unix_ms: clock::unix_ms(),
-            pool: Arc::clone(&plan.pool),
-            policy: plan.policy,
-            attempt: ticket.attempts + 1,
-            request,
-            pick,
-            route_ns: clock::now_ns().saturating_sub(began_ns),
-            ttft_ms: None,
-            candidates: Vec::new(),
-        };
-        decisions.enter(entry, scratch.candidates())
-    });
+    let route_ns = clock::now_ns().saturating_sub(began_ns);
+    let decision = decided((core, plan, ticket), request, pick, (route_ns, &scratch));
     let routed = Routed {
         prefix_hash: depth.checked_sub(1).and_then(|last| hashes.get(last)).copied(),
         slowness: learned.slowness(pick.replica, asks.now_ms),
@@ -197,7 +211,39 @@ pub(super) fn pick<'p>(
         pick,
         decision,
     };
-    Some((lane, routed))
+    Chosen::Lane(lane, routed)
+}
+
+/// Enters a choice into the index, here and at the other gateways.
+fn dispatched(plan: &Plan<'_>, lane: &Lane, asks: &Asks<'_>) {
+    let (state, hashes) = (&plan.pool.state, asks.hashes());
+    state.outbox.dispatched(lane.slot, plan.adapter, hashes);
+    if !hashes.is_empty() {
+        state.index.dispatched(lane.slot, hashes, asks.now_ms);
+    }
+}
+
+/// Keeps a choice for people; its number.
+fn decided(
+    (core, plan, ticket): (&Core, &Plan<'_>, &Ticket<'_>),
+    request: Request,
+    pick: Pick,
+    (route_ns, scratch): (u64, &Scratch),
+) -> Option<u64> {
+    let decisions = core.shared.decisions.get(core.index)?;
+    let entry = Entry {
+        id: ticket.id(),
+        at_unix_ms: clock::unix_ms(),
+        pool: Arc::clone(&plan.pool),
+        policy: plan.policy,
+        attempt: ticket.attempts + 1,
+        request,
+        pick,
+        route_ns,
+        ttft_ms: None,
+        candidates: Vec::new(),
+    };
+    decisions.enter(entry, scratch.candidates())
 }
 
 /// May a lane that has not failed it be sent the request?

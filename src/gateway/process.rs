@@ -19,7 +19,7 @@ use super::reload::{self, Reloaded, Reloader, Reloads, Reopen};
 use super::shared::{Published, Shared};
 use super::side::Side;
 use super::supervise::Cores;
-use crate::admin::{self, Flags, Shard, View};
+use crate::admin::{self, Flags, Recent, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
@@ -31,7 +31,8 @@ use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
-use crate::usage::UsageWriter;
+use crate::tenants::quota;
+use crate::usage::{UsageSink, UsageWriter};
 
 /// After readiness is gone, load balancers get this long to notice before listeners close.
 const NOTICE: Duration = Duration::from_millis(500);
@@ -55,6 +56,7 @@ pub struct Gateway {
     /// What they run on.
     pub driver: Driver,
     flags: Arc<Flags>,
+    usage: UsageSink,
     reloader: Reloader,
     stopped: mpsc::Receiver<()>,
     control: Option<JoinHandle<()>>,
@@ -80,11 +82,8 @@ impl Gateway {
         let log = log(&config);
         let driver = driver(&config, &log)?;
         let cpus = cpus(&config)?;
-        let (usage, writer) = UsageWriter::start(&config.usage)
-            .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
-        if config.usage.path == "none" {
-            log.warn("usage.path is \"none\": no usage records are kept");
-        }
+        let (usage, writer) = usage_log(&config, &log)?;
+        let sink = usage.clone();
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
         let mut loaded = Loaded::default();
@@ -106,6 +105,7 @@ impl Gateway {
             readers,
             share: stats,
             reloads: Arc::default(),
+            quota: budgets(&config, cpus.len(), &log)?,
             loader,
             log,
             flags: Arc::clone(&flags),
@@ -137,12 +137,18 @@ impl Gateway {
             cores,
             driver,
             flags,
+            usage: sink,
             reloader,
             stopped,
             control: Some(control),
             supervisor: Some(supervisor),
             writer: Some(writer),
         })
+    }
+
+    /// Has the usage log opened anew, as after somebody renamed it.
+    pub fn reopen_usage(&self) {
+        self.usage.reopen();
     }
 
     /// Begins a drain: not ready any more, then no new connections, open requests finish. A second
@@ -203,7 +209,7 @@ impl Drop for Gateway {
     }
 }
 
-fn log(config: &Config) -> Log {
+fn log(config: &Config) -> Arc<Log> {
     let level = match config.log.level {
         config::LogLevel::Off => Level::Off,
         config::LogLevel::Error => Level::Error,
@@ -211,7 +217,7 @@ fn log(config: &Config) -> Log {
         config::LogLevel::Info => Level::Info,
         config::LogLevel::Debug | config::LogLevel::Trace => Level::Debug,
     };
-    let log = Log::new(level, config.log.format == config::LogFormat::Json);
+    let log = Arc::new(Log::new(level, config.log.format == config::LogFormat::Json));
     config.warnings.iter().for_each(|warning| log.warn(warning));
     log
 }
@@ -237,6 +243,16 @@ fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
     Ok(driver)
 }
 
+fn usage_log(config: &Config, log: &Log) -> Result<(UsageSink, UsageWriter), String> {
+    let started = UsageWriter::start(&config.usage)
+        .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
+    started.1.notes().iter().for_each(|note| log.warn(note));
+    if config.usage.path == "none" {
+        log.warn("usage.path is \"none\": no usage records are kept");
+    }
+    Ok(started)
+}
+
 /// What tells other gateways, and whose word is heard; `None`: this gateway is alone.
 fn sharing(config: &Config, log: &Log, stats: &Arc<Stats>) -> Result<Option<Share>, String> {
     let Some(url) = config.share_store() else {
@@ -245,6 +261,18 @@ fn sharing(config: &Config, log: &Log, stats: &Arc<Stats>) -> Result<Option<Shar
     };
     let share = Share::new(url.expose(), config.share.every_ms, Arc::clone(stats));
     share.map(Some).map_err(|e| format!("cannot use routing.share: {e}"))
+}
+
+/// The store of budgets that other gateways ask too; `None`: this process has its own.
+fn budgets(
+    config: &Config,
+    cores: usize,
+    log: &Arc<Log>,
+) -> Result<Option<Arc<quota::store::Shared>>, String> {
+    let log = Arc::clone(log);
+    let say = move |bad: bool, line: &str| if bad { log.warn(line) } else { log.info(line) };
+    let shared = quota::store::Shared::new(&config.quota, cores, Box::new(say));
+    Ok(shared.map_err(|e| format!("cannot use store in [quota]: {e}"))?.map(Arc::new))
 }
 
 fn cpus(config: &Config) -> Result<Vec<usize>, String> {
@@ -298,6 +326,9 @@ fn control_thread(
                 share::run(share, &shared.log, || Arc::clone(&shared.published.load().fleet)).await;
             });
         }
+        if let Some(store) = shared.quota.clone() {
+            tokio::task::spawn_local(async move { quota::store::find_servers(&store).await });
+        }
         if let Some(addr) = config.server.admin {
             let view = Arc::new(view(shared, handle, reloader));
             let (bound, failed) = (bound.clone(), bound.clone());
@@ -313,22 +344,25 @@ fn control_thread(
 }
 
 fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
-    let [published, charged] = std::array::from_fn(|_| Arc::clone(&shared.published));
+    let [published, charged, guarded] = std::array::from_fn(|_| Arc::clone(&shared.published));
     let flags = Arc::clone(&shared.flags);
     let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
         accounts: Box::new(move || Arc::clone(&charged.load().accounts)),
+        secret: Box::new(move || guarded.load().config.server.admin_secret.clone()),
         usage: shared.usage.clone(),
         share: Arc::clone(&shared.share),
+        quota: shared.quota.clone(),
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         reload: Box::new(move || reloader.ask()),
         reloads: Arc::clone(&shared.reloads),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
         explain: Box::new(move |meant, body| explain::call(&asked, meant, body)),
-        decisions: Box::new(move || explain::decisions(&decided)),
+        decisions: Box::new(move |last| explain::decisions(&decided, last)),
+        recent: Recent::default(),
         snapshot: Box::new(move || explain::snapshot(&shown)),
         body_bytes_max: shared.published.load().body_bytes_max,
         registry,

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use super::quota;
 use super::ticket::Ticket;
+use crate::admission::Why;
 use crate::http1::{HeadError, Method, write};
 use crate::openai::BodyError;
 use crate::openai::error::{self as body, ApiError};
@@ -58,6 +59,22 @@ pub(super) enum Failure {
         /// Answers that it asks for.
         sequences: u64,
     },
+    /// The store of budgets is away, and the policy is to refuse.
+    QuotaUnavailable,
+    /// No replica's KV cache could ever hold it; all in tokens.
+    NeverFits {
+        capacity: u64,
+        /// Of the prompt.
+        tokens: u64,
+        /// Of the answer at most.
+        output: u64,
+    },
+    /// The fleet could not answer it within its limits now.
+    Overloaded {
+        why: Why,
+        /// When it could, if nobody else came.
+        retry_after_ms: u64,
+    },
     NoHealthyReplica,
     /// No replica that was asked has room, as the last of them said.
     Full(String),
@@ -73,6 +90,9 @@ pub(super) enum Failure {
     /// The client has gone: nothing is sent.
     ClientGone,
 }
+
+/// Who is limited by a store that cannot be asked is told this.
+const NO_STORE: &str = "Budgets cannot be checked now; try again.";
 
 /// A failure in the words of the API.
 struct Said<'f> {
@@ -151,6 +171,29 @@ fn over_budget(refused: Refused, tokens: u64, sequences: u64) -> Said<'static> {
     }
 }
 
+fn never_fits(capacity: u64, tokens: u64, output: u64) -> String {
+    format!(
+        "No replica of this model can hold {} tokens ({tokens} in the prompt, {output} in the \
+         completion): the largest has room for {capacity}.",
+        tokens.saturating_add(output)
+    )
+}
+
+fn body_too_large(max: usize) -> Said<'static> {
+    said(413, "request_too_large", format!("The request body is larger than {max} bytes."))
+}
+
+/// What the fleet cannot do in time.
+fn overload(why: Why) -> &'static str {
+    match why {
+        Why::Ttft => "The fleet is busy: the first token would come too late. Please try again.",
+        Why::Tpot => "The fleet is busy: the answer would be too slow. Please try again.",
+        Why::Deadline => "The fleet is busy: the request's deadline would pass. Please try again.",
+        Why::QueueFull => "The fleet is full, and so is the queue. Please try again.",
+        Why::QueueTime => "The fleet is full: the wait would be too long. Please try again.",
+    }
+}
+
 impl Failure {
     fn said(&self) -> Said<'_> {
         match self {
@@ -160,18 +203,14 @@ impl Failure {
             Failure::Head(error) => said(head_status(*error), "bad_request", error.reason()),
             Failure::HeadIncomplete => said(408, "bad_request", "The request did not arrive."),
             Failure::BodyFraming(reason) => said(400, "bad_request", *reason),
-            Failure::BodyTooLarge(max) => {
-                let message = format!("The request body is larger than {max} bytes.");
-                said(413, "request_too_large", message)
-            }
+            Failure::BodyTooLarge(max) => body_too_large(*max),
             Failure::BodyIncomplete => said(408, "bad_request", "The body did not arrive."),
             Failure::ContentCoding => {
                 said(415, "bad_request", "A request body must not be compressed.")
             }
             Failure::NotFound => said(404, "not_found", "Unknown path."),
             Failure::MethodNotAllowed(allow) => {
-                let message = format!("This path is served for {allow} only.");
-                said(405, "method_not_allowed", message)
+                said(405, "method_not_allowed", format!("This path is served for {allow} only."))
             }
             Failure::InvalidApiKey => {
                 let message = "Incorrect API key provided: send `Authorization: Bearer KEY`.";
@@ -198,6 +237,11 @@ impl Failure {
             Failure::Quota { refused, tokens, sequences } => {
                 over_budget(*refused, *tokens, *sequences)
             }
+            Failure::QuotaUnavailable => said(503, "quota_unavailable", NO_STORE),
+            Failure::NeverFits { capacity, tokens, output } => {
+                said(400, "context_length_exceeded", never_fits(*capacity, *tokens, *output))
+            }
+            Failure::Overloaded { why, .. } => said(429, "server_overloaded", overload(*why)),
             Failure::NoHealthyReplica => {
                 said(503, "no_healthy_replica", "No replica of this model is available now.")
             }
@@ -238,6 +282,7 @@ impl Failure {
                     Refused::Tokens { retry_after_ms } | Refused::Concurrency { retry_after_ms },
                 ..
             } => Some(*retry_after_ms),
+            Failure::Overloaded { retry_after_ms, .. } => Some(*retry_after_ms),
             _ => None,
         }
     }
@@ -245,10 +290,13 @@ impl Failure {
     /// Seconds after which another try makes sense: whole ones, so that a caller waits long enough.
     fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Failure::Quota { .. } => self.retry_after_ms().map(|ms| ms.div_ceil(1000)),
+            Failure::Quota { .. } | Failure::Overloaded { .. } => {
+                self.retry_after_ms().map(|ms| ms.div_ceil(1000))
+            }
             Failure::NoHealthyReplica
             | Failure::Full(_)
             | Failure::Busy
+            | Failure::QuotaUnavailable
             | Failure::UsageUnavailable
             | Failure::Stopping => Some(1),
             _ => None,
@@ -285,9 +333,11 @@ impl Failure {
                 Refused::Tokens { .. } | Refused::TooLarge { .. } => Outcome::RejectedQuota,
                 _ => Outcome::RejectedConcurrency,
             },
-            Failure::Full(_) | Failure::Busy | Failure::UsageUnavailable => {
-                Outcome::RejectedOverload
-            }
+            Failure::QuotaUnavailable => Outcome::RejectedQuota,
+            Failure::Overloaded { .. }
+            | Failure::Full(_)
+            | Failure::Busy
+            | Failure::UsageUnavailable => Outcome::RejectedOverload,
             _ => Outcome::RejectedInvalid,
         }
     }

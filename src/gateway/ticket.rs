@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::core::Core;
 use super::frames::Seen;
+use super::gate::Charged;
 use super::ids::{hex, is_valid_id, new_id};
 use super::pick::Routed;
 use super::plan::Plan;
@@ -20,7 +21,7 @@ use crate::replicas::events::check;
 use crate::replicas::{Dispatch, Lane, Pool, Replica, Served};
 use crate::runtime::clock;
 use crate::tenants::KeyId;
-use crate::usage::{Outcome, Slot, SmallId, TokensSource, UsageRecord};
+use crate::usage::{Opening, Outcome, Slot, SmallId, TokensSource, UsageRecord};
 
 /// The caller's own limit on the wait for the first content.
 pub(super) const CALLERS_LIMIT: &str = "x-request-deadline-ms";
@@ -38,9 +39,14 @@ pub(super) struct Ticket<'t> {
     pub head_sent: bool,
     /// What the caller may spend, and what this request holds of it.
     pub spending: Spending,
+    /// What its tenant's share of the pool was charged.
+    pub charged: Option<Charged>,
+    /// The caller's own limit on the wait for the first content, in ms.
+    pub deadline_ms: Option<u64>,
+    /// How long it waited for room.
+    queue_ns: u64,
     id: SmallId,
     trace: Trace,
-    deadline_ms: Option<u64>,
     started_ns: u64,
     stage_at_ns: u64,
     /// When the last attempt's replica was written to.
@@ -105,6 +111,8 @@ impl<'t> Ticket<'t> {
             deadline_ms: deadline.and_then(|text| text.parse().ok()).filter(|&ms| ms > 0),
             started_ns: now,
             stage_at_ns: now,
+            queue_ns: 0,
+            charged: None,
             sent_ns: None,
             connecting: false,
             quiet_since_ms: core.sweep.now_ms(),
@@ -147,11 +155,19 @@ impl<'t> Ticket<'t> {
         self.caller = Some((endpoint, key_id, tenant));
     }
 
-    /// Takes the record's place in the usage log's ring.
+    /// Takes the record's place in the usage log's ring. From here on a kill leaves a trace.
     pub(super) fn reserve(&mut self) -> Result<(), Failure> {
-        let slot = self.core.shared.usage.reserve();
+        let Some((endpoint, key_id, tenant)) = &self.caller else { return Ok(()) };
+        let slot = self.core.shared.usage.reserve(&self.opening(*endpoint, *key_id, tenant));
         self.slot = Some(slot.map_err(|_| Failure::UsageUnavailable)?);
         Ok(())
+    }
+
+    /// What is known of the request when its record begins.
+    fn opening<'a>(&'a self, endpoint: Endpoint, key_id: KeyId, tenant: &'a str) -> Opening<'a> {
+        let started_unix_ms = clock::unix_ms();
+        let (request_id, endpoint) = (&self.id, endpoint.name());
+        Opening { started_unix_ms, request_id, tenant, key_id, endpoint }
     }
 
     /// The call is understood.
@@ -203,6 +219,17 @@ impl<'t> Ticket<'t> {
         pick.ttft_ms + if plan.stream { 0.0 } else { pick.tpot_ms * tokens }
     }
 
+    /// Since its head was there, in ms.
+    pub(super) fn elapsed_ms(&self) -> f64 {
+        ms(clock::now_ns().saturating_sub(self.started_ns))
+    }
+
+    /// It waited so long for room; no stage's time.
+    pub(super) fn queued(&mut self, waited_ns: u64) {
+        self.queue_ns = waited_ns;
+        self.stage_at_ns = clock::now_ns();
+    }
+
     /// An attempt at a replica begins.
     pub(super) fn attempt(&mut self, lane: &Lane, routed: Routed) {
         self.attempts += 1;
@@ -240,8 +267,7 @@ impl<'t> Ticket<'t> {
     /// The sooner of a limit in ms (0 = none) and the caller's own, with its name.
     pub(super) fn sooner(&self, limit_ms: u64, name: &'static str) -> (u64, &'static str) {
         let Some(deadline_ms) = self.deadline_ms else { return (limit_ms, name) };
-        let spent_ms = clock::now_ns().saturating_sub(self.started_ns) / 1_000_000;
-        let left_ms = deadline_ms.saturating_sub(spent_ms).max(1);
+        let left_ms = deadline_ms.saturating_sub(self.elapsed_ms() as u64).max(1);
         match limit_ms {
             1.. if limit_ms <= left_ms => (limit_ms, name),
             _ => (left_ms, CALLERS_LIMIT),
@@ -250,8 +276,7 @@ impl<'t> Ticket<'t> {
 
     /// The caller's own time limit, if it gave one, has passed: no other replica can help.
     pub(super) fn is_late(&self) -> bool {
-        let spent_ms = clock::now_ns().saturating_sub(self.started_ns) / 1_000_000;
-        self.deadline_ms.is_some_and(|ms| spent_ms >= ms)
+        self.deadline_ms.is_some_and(|ms| self.elapsed_ms() as u64 >= ms)
     }
 
     /// What was seen of the stream so far.
@@ -371,8 +396,7 @@ impl<'t> Ticket<'t> {
     /// The engine is done with the request: it pays for what was done, and only once.
     pub(super) fn settle(&mut self, outcome: Outcome) {
         let (input, output) = self.used(outcome);
-        let took_ms = clock::now_ns().saturating_sub(self.started_ns) / 1_000_000;
-        self.spending.settle(input.saturating_add(output), took_ms);
+        self.spending.settle(input.saturating_add(output), self.elapsed_ms() as u64);
     }
 
     /// Closes the books.
@@ -380,15 +404,21 @@ impl<'t> Ticket<'t> {
         let Some(caller) = self.caller.take() else { return };
         self.settle(outcome);
         let now = clock::now_ns();
-        let endpoint = caller.0;
+        let (endpoint, key_id) = (caller.0, caller.1);
         let record = self.record(caller, outcome, now);
         if let (Some(usage), Outcome::Ok) = (self.usage, outcome) {
             self.check_count(endpoint, usage.prompt_tokens);
         }
+        if let Some(charged) = self.charged.take() {
+            charged.correct(record.output_tokens.unwrap_or(0), self.core.sweep.now_ms());
+        }
         self.count(&record, now);
         self.learn_answer(&record, now);
         // Refused before a place was taken: one more try, so that refusals are on record too.
-        let slot = self.slot.take().or_else(|| self.core.shared.usage.reserve().ok());
+        let slot = self.slot.take().or_else(|| {
+            let opening = self.opening(endpoint, key_id, &record.tenant);
+            self.core.shared.usage.reserve(&opening).ok()
+        });
         if let Some(slot) = slot {
             slot.push(record);
         }
@@ -442,7 +472,7 @@ impl Ticket<'_> {
                 tokens / 1e6
             }),
             attempts: self.attempts,
-            queue_ms: Some(0.0),
+            queue_ms: Some(ms(self.queue_ns)),
             gateway_ms: Some(ms(self.gateway_ns(now))),
             ttft_ms: self.first_content_ns.map(|at| ms(at.saturating_sub(self.started_ns))),
             tpot_ms: self.tpot_ns(output).map(ms),
@@ -538,9 +568,10 @@ impl Ticket<'_> {
         }
     }
 
-    /// Time before the replica was written to; all of it when none was.
+    /// Time before the replica was written to, but for the queue; all of it when none was.
     fn gateway_ns(&self, now: u64) -> u64 {
-        self.sent_ns.unwrap_or(now).saturating_sub(self.started_ns)
+        let spent = self.sent_ns.unwrap_or(now).saturating_sub(self.started_ns);
+        spent.saturating_sub(self.queue_ns)
     }
 
     fn tpot_ns(&self, output: u64) -> Option<u64> {

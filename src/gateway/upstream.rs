@@ -1,5 +1,6 @@
-//! From a request to a replica that has begun to answer it: pick, connect or reuse, send, wait for
-//! the first event; elsewhere again while nothing of the answer has reached the client.
+//! From a request to a replica that has begun to answer it: permit and pick, connect or reuse,
+//! send, wait for the first event; elsewhere again while nothing of the answer has reached the
+//! client.
 //!
 //! RFC 9110 (9.2.2) forbids proxies to repeat non-idempotent requests on their own. A gateway may
 //! define its resources: a completion is repeatable until its first content event was passed on.
@@ -15,7 +16,8 @@ use super::buffer::Buffer;
 use super::connection::Client;
 use super::core::Core;
 use super::exchange::{self, Attempt, Begun, Exchange, FIRST_TOKEN};
-use super::pick;
+use super::permit;
+use super::pick::{self, Chosen};
 use super::plan::Plan;
 use super::reply::Failure;
 use super::ticket::{CALLERS_LIMIT, Ticket};
@@ -73,8 +75,14 @@ async fn attempts(
             }
             failed = Some(why);
         }
-        let Some((lane, routed)) = pick::pick(core, plan, ticket) else {
-            return Err(failed.take().map_or(Failure::NoHealthyReplica, given_up));
+        // Only a first attempt needs a permit: what is tried again has it.
+        let (lane, routed) = if ticket.attempts == 0 {
+            permit::pass(core, client, plan, ticket).await?
+        } else {
+            let Chosen::Lane(lane, routed) = pick::pick(core, plan, ticket, None) else {
+                return Err(failed.take().map_or(Failure::NoHealthyReplica, given_up));
+            };
+            (lane, routed)
         };
         let replica = &lane.replica;
         if failed.take().is_some() {

@@ -71,8 +71,16 @@ impl Asks<'_> {
         let gauges = signals.gauges(lane.rank);
         let (blocks, slots) = (gauges.blocks(), signals.adapter_slots());
         let told = gauges.load(self.now_ms).filter(|(_, age_ms)| *age_ms <= self.stale_ms);
-        let held_tokens = own.held_tokens.saturating_add(others.held_tokens);
-        let told = told.map_or(0.0, |(load, _)| load.kv_usage.clamp(0.0, 1.0) * blocks as f64);
+        // The engine's word, and what it had not begun when it gave it; else what our own requests
+        // and those of other gateways will have taken when they end.
+        let used = match told {
+            Some((load, _)) => {
+                let told = load.kv_usage.clamp(0.0, 1.0) * blocks as f64;
+                let pending = own.pending_tokens.saturating_add(others.pending_tokens);
+                (told as u64).saturating_add(pending / block_tokens)
+            }
+            None => own.held_tokens.saturating_add(others.held_tokens) / block_tokens,
+        };
         Candidate {
             eligible: self.eligible(index, lane),
             key: lane.key,
@@ -84,7 +92,7 @@ impl Asks<'_> {
             requests: own.requests,
             load_tokens: own.tokens,
             blocks,
-            blocks_used: (held_tokens / block_tokens).max(told as u64),
+            blocks_used: used,
             prefill_duty: (own.prefill_duty() + others.prefill_duty()).min(1.0),
             adapter: self.residency(lane, slots),
             adapters_busy: if self.adapter.is_some() { lane.ledger.adapters() } else { 0 },
@@ -110,6 +118,14 @@ impl Asks<'_> {
             }
             Some(_) => Residency::Loadable,
         }
+    }
+}
+
+/// Tokens of a KV block of the pool's replicas, or as many as a block usually has.
+pub(super) fn block_tokens(pool: &Pool) -> u64 {
+    match pool.block_tokens() {
+        0 => u64::from(BLOCK_TOKENS_DEFAULT),
+        tokens => u64::from(tokens),
     }
 }
 
@@ -167,10 +183,7 @@ impl Scratch {
         self.depths.resize(slots, 0);
         asks.pool.state.index.depths(asks.hashes(), &mut self.depths);
         self.candidates.clear();
-        let block_tokens = match asks.pool.block_tokens() {
-            0 => u64::from(BLOCK_TOKENS_DEFAULT),
-            tokens => u64::from(tokens),
-        };
+        let block_tokens = block_tokens(asks.pool);
         self.others.clear();
         let (mut fleet, mut heard) = (Others::default(), false);
         for (index, lane) in lanes.iter().enumerate() {

@@ -1,9 +1,15 @@
 //! One simulated gateway: the real picker over its own books and its own prefix index.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::admission::limits::Asked;
+use crate::admission::queue::Place;
+use crate::admission::{
+    Case, Counters, Limits, Predicted, Queue, Running, Share, Verdict, Waiting, judge,
+};
 use crate::engine::EngineParams;
-use crate::prefix::{Index, Limits, Slot};
+use crate::prefix::{self, Index, Slot};
 use crate::prompt::blocks::{BlockHash, reusable_tokens};
 use crate::routing::fit::{Kind, Observation, Scale, Slowness};
 use crate::routing::output::Lengths;
@@ -22,6 +28,8 @@ use super::workload::BLOCK_TOKENS;
 const OWNER_BLOCK: usize = 3;
 /// Answers from so many tokens on tell how fast a replica decodes.
 const TPOT_TOKENS_MIN: u64 = 16;
+/// A wait that is long: half of the longest.
+const LONG_WAIT_MS: u64 = Scenario::QUEUE_MS_MAX / 2;
 /// Bytes that an index may take.
 const INDEX_BYTES_MAX: usize = 1 << 30;
 
@@ -33,6 +41,21 @@ pub(super) struct Ask {
     pub(super) chain: Arc<[BlockHash]>,
     pub(super) prompt_blocks: usize,
     pub(super) adapter: u32,
+    pub(super) tenant: usize,
+    /// Which of the run's conversations it belongs to.
+    pub(super) slot: usize,
+    pub(super) arrived_us: u64,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Answer {
+    /// It is sent there.
+    Send(Pick),
+    /// It waits for room, for so many ms at most from now.
+    Wait(u64),
+    Refused,
+    Nobody,
 }
 
 /// A request that was sent.
@@ -40,6 +63,9 @@ pub(super) struct Ask {
 pub(super) struct Sent {
     pub(super) replica: usize,
     pub(super) adapter: u32,
+    tenant: usize,
+    /// Tokens of the answer that its tenant was charged.
+    charged: f64,
     /// Tokens of the prompt that the replica was thought to hold.
     pub(super) cached_tokens: u64,
     weight: Weight,
@@ -75,6 +101,11 @@ pub(super) struct Gateway {
     /// Leading blocks of the prompt at hand that each replica holds.
     depths: Vec<u32>,
     news: Vec<News>,
+    headroom: f64,
+    counters: Counters,
+    queue: Queue,
+    /// Where the conversations wait, by slot.
+    places: BTreeMap<usize, Place>,
 }
 
 /// What the gateway knows of a replica.
@@ -93,10 +124,10 @@ struct Known {
 
 impl Gateway {
     pub(super) fn new(scenario: &Scenario, policy: Policy, number: usize) -> Gateway {
-        let index = Index::new(Limits {
+        let index = Index::new(prefix::Limits {
             bytes_max: INDEX_BYTES_MAX,
             blocks_expected: scenario.engine.blocks.saturating_mul(scenario.replicas as u64),
-            ..Limits::default()
+            ..prefix::Limits::default()
         });
         index.write(|writer| {
             for replica in 0..scenario.replicas {
@@ -122,11 +153,99 @@ impl Gateway {
             replicas: (0..scenario.replicas).map(|_| known()).collect(),
             depths: vec![0; scenario.replicas],
             news: Vec::new(),
+            headroom: scenario.headroom,
+            counters: Counters::new(&vec![
+                Share { weight: 1.0, priority: 0 };
+                scenario.tenants.max(1)
+            ]),
+            queue: Queue::default(),
+            places: BTreeMap::new(),
         }
     }
 
-    /// Chooses a replica.
-    pub(super) fn pick(&mut self, ask: &Ask, may_hold: bool, now_us: u64) -> Decision {
+    /// Chooses a replica, and says whether the request may start there now. `tried`: it waits
+    /// already, and nobody is before it.
+    pub(super) fn admit(&mut self, ask: &Ask, tried: bool, now_us: u64) -> Answer {
+        let (pick, full) = match self.pick(ask, now_us) {
+            Decision::Pick(pick) => (pick, false),
+            Decision::Hold(pick) => (pick, true),
+            Decision::Nobody => return Answer::Nobody,
+        };
+        let output_tokens = self.lengths.expect(None, 0).mean;
+        let Pick { ttft_ms, tpot_ms, prefill_ms, fleet_tpot_ms, .. } = pick;
+        let predicted = Predicted { ttft_ms, prefill_ms, tpot_ms, fleet_tpot_ms, output_tokens };
+        let limits = if self.shed { self.limits(ask, output_tokens) } else { Limits::default() };
+        let case = Case {
+            limits: &limits,
+            predicted,
+            full,
+            behind: !tried && self.queue.has_class(u64::from(ask.adapter)),
+            waited_ms: (now_us - ask.arrived_us) as f64 / 1e3,
+            standing: self.counters.asks(ask.tenant, now_us / 1000),
+            running: self.running(output_tokens * tpot_ms),
+            tokens: ask.prompt_tokens + output_tokens as u64,
+            tokens_before: if tried {
+                0
+            } else {
+                self.queue.tokens_before(ask.tenant, &self.counters)
+            },
+            queue_ms_max: Scenario::QUEUE_MS_MAX,
+        };
+        match judge(&case) {
+            Verdict::Start => Answer::Send(pick),
+            Verdict::Wait { most_ms } => Answer::Wait(most_ms),
+            Verdict::Refuse { .. } => Answer::Refused,
+        }
+    }
+
+    fn limits(&self, ask: &Ask, output_tokens: f64) -> Limits {
+        Limits::of(&Asked {
+            slo_ttft_ms: Some(self.slo.ttft_ms),
+            slo_tpot_ms: Some(self.slo.tpot_ms),
+            prompt_tokens: ask.prompt_tokens,
+            output_tokens: output_tokens as u64,
+            ..Asked::default()
+        })
+    }
+
+    fn running(&self, answer_ms: f64) -> Running {
+        let sums = self.replicas.iter().map(|known| known.own);
+        let (requests, tokens) =
+            sums.fold((0, 0), |(n, tokens), own| (n + own.requests, tokens + own.tokens));
+        Running { requests, tokens, answer_ms }
+    }
+
+    /// A request waits from now on, `most_ms` at most.
+    pub(super) fn enqueue(&mut self, ask: &Ask, most_ms: u64, now_us: u64) {
+        let waiting = Waiting {
+            tenant: ask.tenant,
+            class: u64::from(ask.adapter),
+            tokens: ask.prompt_tokens,
+            since_ms: now_us / 1000,
+            until_ms: now_us / 1000 + most_ms,
+        };
+        let place = self.queue.push(waiting, &self.counters);
+        self.places.insert(ask.slot, place);
+    }
+
+    /// A request waits no more: it is sent, or it leaves.
+    pub(super) fn dequeue(&mut self, slot: usize, sent: bool, now_us: u64) {
+        let Some(place) = self.places.remove(&slot) else { return };
+        if sent {
+            self.queue.serve(&place, now_us / 1000, LONG_WAIT_MS, &self.counters);
+        } else {
+            self.queue.remove(&place);
+        }
+    }
+
+    /// Who is tried next of those that wait, but for these adapters.
+    pub(super) fn next_waiting(&self, but: &[u32], now_us: u64) -> Option<usize> {
+        let skip = |class: u64| but.iter().any(|&adapter| u64::from(adapter) == class);
+        let place = self.queue.next(now_us / 1000, LONG_WAIT_MS, &self.counters, skip)?;
+        self.places.iter().find(|(_, other)| **other == place).map(|(slot, _)| *slot)
+    }
+
+    fn pick(&mut self, ask: &Ask, now_us: u64) -> Decision {
         let prompt = ask.chain.get(..ask.prompt_blocks).unwrap_or_default();
         self.index.depths(prompt, &mut self.depths);
         let owner = prompt.get(OWNER_BLOCK.min(prompt.len().saturating_sub(1)));
@@ -139,8 +258,8 @@ impl Gateway {
             tpot_limit_ms: self.slo.tpot_ms,
             adapter: ask.adapter != 0,
             owner_key: owner.map_or(0, |&hash| hash as u64),
-            may_hold,
-            may_shed: self.shed,
+            may_hold: true,
+            headroom: self.headroom,
         };
         let model = Model { step: &self.engine.step, step_tokens_max: self.engine.step_tokens_max };
         let mut others = Others::default();
@@ -184,9 +303,22 @@ impl Gateway {
             let (chain, blocks) = (ask.chain.clone(), ask.prompt_blocks);
             self.news.push(News { replica, chain, blocks, adapter: ask.adapter });
         }
+        let (tenant, charged) = (ask.tenant, output_tokens);
+        self.counters.charge(tenant, weight.prefill_tokens, charged, now_us / 1000);
         let Pick { cached_tokens, ttft_ms, tpot_ms, .. } = *pick;
         let (adapter, at_us) = (ask.adapter, now_us);
-        Sent { replica, adapter, weight, cached_tokens, ttft_ms, tpot_ms, slowness, at_us }
+        Sent {
+            replica,
+            adapter,
+            tenant,
+            charged,
+            weight,
+            cached_tokens,
+            ttft_ms,
+            tpot_ms,
+            slowness,
+            at_us,
+        }
     }
 
     /// Whether it believes that `replica` has the adapter loaded.
@@ -216,6 +348,7 @@ impl Gateway {
     /// The request that has ended was complete.
     pub(super) fn answered(&mut self, sent: &Sent, tokens: u64, tpot_ms: f64, now_us: u64) {
         self.lengths.observe(None, 0, tokens);
+        self.counters.correct(sent.tenant, sent.charged, tokens as f64, now_us / 1000);
         let Some(known) = self.replicas.get_mut(sent.replica) else { return };
         if tokens >= TPOT_TOKENS_MIN {
             let predicted_ms = sent.tpot_ms / sent.slowness;
@@ -267,7 +400,8 @@ impl Gateway {
     /// Nothing is in flight, of its own and by its own books.
     #[cfg(test)]
     pub(super) fn is_at_rest(&self) -> bool {
-        self.replicas.iter().all(|known| known.own.is_zero() && known.adapters.busy() == 0)
+        let idle = |known: &Known| known.own.is_zero() && known.adapters.busy() == 0;
+        self.queue.is_empty() && self.places.is_empty() && self.replicas.iter().all(idle)
     }
 
     /// Hears what the others have in flight.

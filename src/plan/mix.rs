@@ -66,6 +66,10 @@ pub struct Mix {
     pub long: f64,
     /// Adapters, by Zipf 1; each has system prompts of its own. 0 = the base model alone.
     pub adapters: u32,
+    /// Tenants with equal shares of the traffic and system prompts of their own; 0 = 1.
+    pub tenants: u32,
+    /// The first tenant sends so many times its share; the others' requests are the same.
+    pub flood: f64,
     /// What a token of an answer is thought to take, in ms, where only the start of a later turn
     /// is wanted: of a session that began before the run, or whose answer did not come.
     pub token_ms: f64,
@@ -114,6 +118,7 @@ impl Mix {
             let rest = laws.rest(session, before_us as u64, u64::MAX - index);
             sessions.extend(rest.filter(|rest| rest.start_us < end_us as u64));
         }
+        self.flood(&laws, gap_us, &mut sessions);
         sessions.sort_by_key(|session| session.start_us);
         let token_us = (self.token_ms * 1e3) as u64;
         Workload { sessions, end_us: end_us as u64, think_us: THINK_US, token_us }
@@ -121,6 +126,27 @@ impl Mix {
 }
 
 impl Mix {
+    /// Adds what the first tenant sends beyond its share.
+    fn flood(&self, laws: &Laws, gap_us: f64, sessions: &mut Vec<Session>) {
+        /// Its sessions are numbered from here.
+        const FLOOD: u64 = 1 << 40;
+        let (mut arrivals, mut at_us) = (stream(self.seed, 3), 0.0);
+        let gap_us = gap_us * f64::from(self.tenants.max(1)) / (self.flood - 1.0);
+        for index in FLOOD.. {
+            at_us += exponential(&mut arrivals) * gap_us;
+            if !(0.0..self.seconds * 1e6).contains(&at_us) {
+                return;
+            }
+            sessions.push(laws.session(index, at_us as u64));
+        }
+    }
+
+    /// Whose a session is.
+    fn tenant(&self, index: u64, own: u64) -> u32 {
+        let floods = (1 << 40..1 << 41).contains(&index);
+        if floods { 0 } else { (mix(own ^ 0x7e) % u64::from(self.tenants.max(1))) as u32 }
+    }
+
     /// What an answer is thought to take.
     fn answer_us(&self, turn: &Turn) -> u64 {
         FIRST_US + (self.token_ms * 1e3 * f64::from(turn.output_tokens)) as u64
@@ -159,10 +185,16 @@ impl Laws {
             adapter = 1 + dealt;
         }
         let own = mix(self.mix.seed ^ mix(index));
+        let tenant = self.mix.tenant(index, own);
         if long < self.long {
             let turn = Turn { prompt_tokens: LONG_TOKENS, output_tokens: OUTPUT.draw(&mut rng) };
             let text = Text::Shared { key: 0, blocks: 0, own };
-            return Session { start_us, adapter, turns: [turn].into(), text };
+            return Session { start_us, adapter, tenant, turns: [turn].into(), text };
+        }
+        if self.mix.tenants > 1 {
+            // Neighbours in rank are dealt to different tenants: each has popular ones.
+            let first = rank - rank % self.mix.tenants;
+            rank = (first + tenant).min(PROMPTS - 1);
         }
         let rank = if hot < self.mix.hot { HOT } else { rank };
         let system = self.system.get(rank as usize).copied().unwrap_or_default();
@@ -176,7 +208,7 @@ impl Laws {
         let turns = turns.collect();
         let key = mix(self.mix.seed ^ mix(u64::from(rank) << 32 | u64::from(adapter)));
         let blocks = system / BLOCK_TOKENS as u32;
-        Session { start_us, adapter, turns, text: Text::Shared { key, blocks, own } }
+        Session { start_us, adapter, tenant, turns, text: Text::Shared { key, blocks, own } }
     }
 
     /// What is left in the run of a session that began `before_us` ahead of it.

@@ -6,7 +6,17 @@ use crate::plan::{Outcome, Scenario};
 use crate::routing::Policy;
 
 fn mix(seed: u64) -> Mix {
-    Mix { seed, rate: 332.0, seconds: 50.0, hot: 0.0, long: 0.0, adapters: 0, token_ms: 36.0 }
+    Mix {
+        seed,
+        rate: 332.0,
+        seconds: 50.0,
+        hot: 0.0,
+        long: 0.0,
+        adapters: 0,
+        tenants: 1,
+        flood: 1.0,
+        token_ms: 36.0,
+    }
 }
 
 /// The figures that the laws are set for, on the mean of seeds, at a load that the fleet carries.

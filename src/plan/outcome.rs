@@ -1,13 +1,26 @@
 //! What a run came to: the figures of a report, and their JSON.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::routing::Policy;
 
 use super::replay;
 use super::scenario::Scenario;
-use super::tally::Tally;
+use super::tally::{Tally, TenantTally};
 use super::workload::Workload;
+
+/// What a tenant got.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TenantOutcome {
+    /// Its requests that came, a second.
+    pub offered_rps: f64,
+    /// Those within both limits, a second.
+    pub good_rps: f64,
+    /// 99th percentile of the time to the first token of its completed requests.
+    pub ttft_p99_ms: f64,
+    /// Its requests that were refused.
+    pub shed: u64,
+}
 
 /// A run's figures. Shares are 0 to 1; quantiles are over completed requests.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,6 +79,8 @@ pub struct Outcome {
     pub ttft_curve_ms: Vec<f64>,
     /// Time of a later token likewise.
     pub tpot_curve_ms: Vec<f64>,
+    /// By tenant.
+    pub tenants: Vec<TenantOutcome>,
 }
 
 /// Share of the requests that must be within the TTFT limit, and within the TPOT limit, for a rate
@@ -114,6 +129,7 @@ impl Outcome {
             output_tokens_mean: ratio(tally.output_tokens as f64, completed as f64),
             ttft_curve_ms: hundredths().map(|q| tally.ttft_ms(q)).collect(),
             tpot_curve_ms: hundredths().map(|q| tally.tpot_ms(q)).collect(),
+            tenants: tally.tenants.iter().map(|tenant| tenant_outcome(tenant, seconds)).collect(),
         }
     }
 
@@ -154,7 +170,31 @@ impl Outcome {
         set("adapter_hit_ratio", self.adapter_hit_ratio.map_or(Value::Null, rounded));
         set("prompt_tokens_mean", rounded(self.prompt_tokens_mean));
         set("output_tokens_mean", rounded(self.output_tokens_mean));
+        if self.tenants.len() > 1 {
+            let tenants = self.tenants.iter().map(TenantOutcome::json).collect();
+            set("tenants", Value::Array(tenants));
+        }
         Value::Object(object)
+    }
+}
+
+impl TenantOutcome {
+    fn json(&self) -> Value {
+        json!({
+            "offered_rps": rounded(self.offered_rps),
+            "good_rps": rounded(self.good_rps),
+            "ttft_p99_ms": rounded(self.ttft_p99_ms),
+            "shed": self.shed,
+        })
+    }
+}
+
+fn tenant_outcome(tally: &TenantTally, seconds: f64) -> TenantOutcome {
+    TenantOutcome {
+        offered_rps: ratio(tally.asked as f64, seconds),
+        good_rps: ratio(tally.good as f64, seconds),
+        ttft_p99_ms: tally.ttft_ms(0.99),
+        shed: tally.shed,
     }
 }
 

@@ -4,17 +4,16 @@
 //! time each way; the engine says when the first token and the end are there. All of it on one
 //! thread, in the order of time: the same seed gives the same run.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::engine::{Progress, Work};
 use crate::prompt::blocks::BlockHash;
-use crate::routing::{Decision, Pick, Policy};
+use crate::routing::{Pick, Policy};
 
 use super::agenda::{Agenda, Event};
 use super::books::Sums;
 use super::endless::Endless;
-use super::gateway::{Ask, Gateway, Sent};
+use super::gateway::{Answer, Ask, Gateway, Sent};
 use super::replica::Replica;
 use super::scenario::{Crash, Scenario};
 use super::tally::{End, Tally};
@@ -64,8 +63,6 @@ pub(super) struct Run<'a> {
     replicas: Vec<Replica>,
     conversations: Vec<Conversation>,
     free: Vec<usize>,
-    /// By gateway: conversations for which no replica has room.
-    held: Vec<VecDeque<usize>>,
     progress: Vec<Progress>,
     endless: Endless,
     /// Requests that came, and that ended.
@@ -104,7 +101,6 @@ impl<'a> Run<'a> {
             replicas: replicas.collect(),
             conversations: Vec::new(),
             free: Vec::new(),
-            held: vec![VecDeque::new(); gateways],
             progress: Vec::new(),
             endless: Endless::default(),
             came: 0,
@@ -146,6 +142,7 @@ impl<'a> Run<'a> {
         for slot in 0..self.conversations.len() {
             if self.phase(slot) != Phase::Idle {
                 self.take_off(slot);
+                self.leave_queue(slot);
                 self.end(slot, End::Unfinished);
             }
         }
@@ -222,7 +219,7 @@ impl<'a> Run<'a> {
         self.came += 1;
         let endless_tokens = self.endless.ask(session, conversation.turn);
         if counts {
-            self.tally.asked += 1;
+            self.tally.asks(session.tenant);
             self.tally.asked_tokens += u64::from(turn.prompt_tokens);
             self.tally.endless_tokens += endless_tokens;
         }
@@ -237,14 +234,26 @@ impl<'a> Run<'a> {
             chain: conversation.chain.clone(),
             prompt_blocks: turn.prompt_blocks(),
             adapter: session.adapter,
+            tenant: session.tenant as usize,
+            slot,
+            arrived_us: conversation.arrived_us,
         };
-        let gateway = conversation.gateway;
-        let Some(picks) = self.gateways.get_mut(gateway) else { return };
-        match picks.pick(&ask, true, self.now_us) {
-            Decision::Pick(pick) => self.send(slot, &ask, &pick),
-            Decision::Hold => self.hold(slot),
-            Decision::Shed { .. } => self.end(slot, End::Shed),
-            Decision::Nobody => self.end(slot, End::Failed),
+        let held = conversation.phase == Phase::Held;
+        let Some(gateway) = self.gateways.get_mut(conversation.gateway) else { return };
+        let answer = gateway.admit(&ask, held, self.now_us);
+        match (&answer, held) {
+            (Answer::Wait(_), true) => return,
+            (Answer::Wait(most_ms), false) => gateway.enqueue(&ask, *most_ms, self.now_us),
+            (answer, _) => {
+                let sent = matches!(answer, Answer::Send(_));
+                gateway.dequeue(slot, sent, self.now_us);
+            }
+        }
+        match answer {
+            Answer::Send(pick) => self.send(slot, &ask, &pick),
+            Answer::Wait(most_ms) => self.hold(slot, most_ms),
+            Answer::Refused => self.end(slot, End::Shed),
+            Answer::Nobody => self.end(slot, End::Failed),
         }
     }
 
@@ -366,10 +375,11 @@ impl<'a> Run<'a> {
     /// client had got it elsewhere, so that every policy has the same sessions.
     fn end(&mut self, slot: usize, end: End) {
         let Some((session, turn)) = self.turn(slot) else { return };
+        let whose = (session.tenant, u64::from(turn.prompt_tokens));
         self.gone += 1;
         let Some(conversation) = self.conversations.get_mut(slot) else { return };
         if conversation.counts {
-            self.tally.end(end, u64::from(turn.prompt_tokens), &self.scenario.slo);
+            self.tally.end(end, whose, &self.scenario.slo);
         }
         conversation.phase = Phase::Idle;
         conversation.turn += 1;
@@ -386,40 +396,41 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn hold(&mut self, slot: usize) {
+    fn hold(&mut self, slot: usize, most_ms: u64) {
         let Some(conversation) = self.conversations.get_mut(slot) else { return };
-        if conversation.phase != Phase::Held {
-            conversation.phase = Phase::Held;
-            conversation.sending = conversation.sending.wrapping_add(1);
-            let id = id(slot, conversation.sending);
-            self.agenda.at(self.now_us + Scenario::HOLD_US_MAX, Event::HoldOver(id));
-            if let Some(held) = self.held.get_mut(conversation.gateway) {
-                held.push_back(slot);
-            }
-        }
+        conversation.phase = Phase::Held;
+        conversation.sending = conversation.sending.wrapping_add(1);
+        let id = id(slot, conversation.sending);
+        self.agenda.at(self.now_us + most_ms * 1000, Event::HoldOver(id));
     }
 
-    /// A gateway's held requests are tried in order, until one has to wait on.
-    fn try_held(&mut self, gateway: usize) {
+    /// A gateway's held requests are tried in order; one that has to wait on holds up those that
+    /// wait for the same.
+    fn try_held(&mut self, number: usize) {
+        let mut full = Vec::new();
         loop {
-            let Some(&slot) = self.held.get(gateway).and_then(VecDeque::front) else { return };
+            let Some(gateway) = self.gateways.get(number) else { return };
+            let Some(slot) = gateway.next_waiting(&full, self.now_us) else { return };
             self.pick(slot);
             if self.phase(slot) == Phase::Held {
-                return;
-            }
-            if let Some(held) = self.held.get_mut(gateway) {
-                held.retain(|&other| other != slot);
+                full.push(self.turn(slot).map_or(0, |(session, _)| session.adapter));
             }
         }
     }
 
     fn hold_over(&mut self, id: u64) {
-        let Some(slot) = self.slot(id) else { return };
-        if self.phase(slot) != Phase::Held {
+        let Some(slot) = self.slot(id).filter(|&slot| self.phase(slot) == Phase::Held) else {
             return;
-        }
-        self.held.iter_mut().for_each(|held| held.retain(|&other| other != slot));
+        };
+        self.leave_queue(slot);
         self.end(slot, End::Shed);
+    }
+
+    fn leave_queue(&mut self, slot: usize) {
+        let number = self.conversations.get(slot).map_or(0, |conversation| conversation.gateway);
+        if let Some(gateway) = self.gateways.get_mut(number) {
+            gateway.dequeue(slot, false, self.now_us);
+        }
     }
 
     fn scrape(&mut self) {

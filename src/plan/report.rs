@@ -37,6 +37,7 @@ pub fn table(title: &str, outcomes: &[Outcome]) -> String {
         }
         out.push('\n');
     }
+    outcomes.iter().for_each(|outcome| tenants(outcome, &mut out));
     if let Some(first) = outcomes.first() {
         let _ = write!(
             out,
@@ -46,6 +47,36 @@ pub fn table(title: &str, outcomes: &[Outcome]) -> String {
         );
     }
     out
+}
+
+/// A row for each of several tenants.
+fn tenants(outcome: &Outcome, out: &mut String) {
+    if outcome.tenants.len() < 2 {
+        return;
+    }
+    let name = outcome.policy.name();
+    let _ = writeln!(
+        out,
+        "\n{:<16}{:>10}{:>10}{:>10}{:>10}{:>10}",
+        format!("{name}, tenant"),
+        "offered",
+        "good",
+        "of them",
+        "TTFT p99",
+        "shed"
+    );
+    for (number, tenant) in outcome.tenants.iter().enumerate() {
+        let share = tenant.good_rps / tenant.offered_rps.max(1e-9);
+        let _ = writeln!(
+            out,
+            "{number:<16}{:>10.1}{:>10.1}{:>10}{:>10.0}{:>10}",
+            tenant.offered_rps,
+            tenant.good_rps,
+            percent(share),
+            tenant.ttft_p99_ms,
+            tenant.shed
+        );
+    }
 }
 
 /// A policy's cells, in the order of [`HEADER`].

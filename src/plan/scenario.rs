@@ -68,6 +68,10 @@ pub struct Scenario {
     pub network_us: u64,
     /// They may refuse what would miss its limits.
     pub shed: bool,
+    /// Tenants whose shares are kept fair, all of the same weight.
+    pub tenants: usize,
+    /// Share of a replica's KV blocks that is kept free.
+    pub headroom: f64,
     /// What comes in this time is served like all else and counted nowhere: a run begins with
     /// empty caches, which few requests take long to fill.
     pub warmup_us: u64,
@@ -85,7 +89,7 @@ impl Scenario {
     /// Times that a request is sent, while nothing of an answer has come.
     pub const ATTEMPTS_MAX: u32 = 3;
     /// Longest that a gateway keeps a request for which no replica has room.
-    pub const HOLD_US_MAX: u64 = 2_000_000;
+    pub const QUEUE_MS_MAX: u64 = 2_000;
     /// After the last arrival, the time in which requests may end.
     pub const DRAIN_US: u64 = 300_000_000;
 
@@ -103,6 +107,8 @@ impl Scenario {
             gateway_us: 6_000,
             network_us: 1_000,
             shed: false,
+            tenants: 1,
+            headroom: 0.0,
             warmup_us: 0,
             slo: Slo { ttft_ms: 400.0, tpot_ms: 50.0 },
             crashes: Vec::new(),

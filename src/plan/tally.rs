@@ -20,6 +20,23 @@ pub(super) enum End {
     Unfinished,
 }
 
+/// Sums of one tenant.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TenantTally {
+    pub(super) asked: u64,
+    pub(super) good: u64,
+    pub(super) shed: u64,
+    /// Over its completed requests; sorted at the end.
+    ttft_ms: Vec<f32>,
+}
+
+impl TenantTally {
+    /// Quantile in ms of the time to the first token; sorted before.
+    pub(super) fn ttft_ms(&self, q: f64) -> f64 {
+        quantile(&self.ttft_ms, q)
+    }
+}
+
 /// Sums of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
@@ -47,13 +64,42 @@ pub(super) struct Tally {
     pub(super) adapter_asked: u64,
     pub(super) adapter_resident: u64,
     pub(super) preemptions: u64,
+    pub(super) tenants: Vec<TenantTally>,
     ttft_ms: Vec<f32>,
     tpot_ms: Vec<f32>,
 }
 
 impl Tally {
+    fn tenant(&mut self, tenant: u32) -> Option<&mut TenantTally> {
+        let tenant = tenant as usize;
+        if self.tenants.len() <= tenant {
+            self.tenants.resize(tenant + 1, TenantTally::default());
+        }
+        self.tenants.get_mut(tenant)
+    }
+
+    /// A tenant's request has come.
+    pub(super) fn asks(&mut self, tenant: u32) {
+        self.asked += 1;
+        if let Some(tenant) = self.tenant(tenant) {
+            tenant.asked += 1;
+        }
+    }
+
     /// A request has ended; it is counted here, and only here.
-    pub(super) fn end(&mut self, end: End, prompt_tokens: u64, slo: &Slo) {
+    pub(super) fn end(&mut self, end: End, (tenant, prompt_tokens): (u32, u64), slo: &Slo) {
+        let good = self.good;
+        self.enter(end, prompt_tokens, slo);
+        let good = self.good - good;
+        let Some(tenant) = self.tenant(tenant) else { return };
+        tenant.good += good;
+        tenant.shed += u64::from(end == End::Shed);
+        if let End::Completed { ttft_ms, .. } = end {
+            tenant.ttft_ms.push(ttft_ms as f32);
+        }
+    }
+
+    fn enter(&mut self, end: End, prompt_tokens: u64, slo: &Slo) {
         match end {
             End::Completed { ttft_ms, tpot_ms } => {
                 self.completed += 1;
@@ -81,6 +127,9 @@ impl Tally {
     pub(super) fn sort(&mut self) {
         self.ttft_ms.sort_unstable_by(f32::total_cmp);
         self.tpot_ms.sort_unstable_by(f32::total_cmp);
+        for tenant in &mut self.tenants {
+            tenant.ttft_ms.sort_unstable_by(f32::total_cmp);
+        }
     }
 
     /// Quantile in ms of the time to the first token, over the completed; sorted before.
@@ -109,12 +158,12 @@ mod tests {
         let slo = Slo { ttft_ms: 400.0, tpot_ms: 50.0 };
         let mut tally = Tally::default();
         let completed = |ttft_ms, tpot_ms| End::Completed { ttft_ms, tpot_ms };
-        tally.end(completed(399.0, 49.0), 100, &slo);
-        tally.end(completed(401.0, 49.0), 100, &slo);
-        tally.end(completed(401.0, 49.0), 5000, &slo);
-        tally.end(completed(100.0, 51.0), 100, &slo);
+        tally.end(completed(399.0, 49.0), (0, 100), &slo);
+        tally.end(completed(401.0, 49.0), (0, 100), &slo);
+        tally.end(completed(401.0, 49.0), (1, 5000), &slo);
+        tally.end(completed(100.0, 51.0), (0, 100), &slo);
         for end in [End::Shed, End::Failed, End::Unfinished] {
-            tally.end(end, 1, &slo);
+            tally.end(end, (1, 1), &slo);
         }
         assert_eq!((tally.good, tally.ttft_ok, tally.tpot_ok), (2, 3, 3));
         assert_eq!((tally.completed, tally.ended()), (4, 7));

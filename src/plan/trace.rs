@@ -123,7 +123,7 @@ impl Line {
             blocks_each: (name_tokens / BLOCK_TOKENS) as u32,
             own: mix(index | 1 << 41),
         };
-        Session { start_us, adapter: 0, turns: [turn].into(), text }
+        Session { start_us, adapter: 0, tenant: 0, turns: [turn].into(), text }
     }
 }
 

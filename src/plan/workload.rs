@@ -50,6 +50,8 @@ pub struct Session {
     pub start_us: u64,
     /// The adapter it asks for; 0 = none.
     pub adapter: u32,
+    /// Whose it is, from 0.
+    pub tenant: u32,
     /// Its turns in order, at least one.
     pub turns: Box<[Turn]>,
     /// Its blocks.
@@ -117,7 +119,13 @@ mod tests {
 
     fn session(text: Text, turns: &[(u32, u32)]) -> Session {
         let turn = |&(prompt_tokens, output_tokens)| Turn { prompt_tokens, output_tokens };
-        Session { start_us: 0, adapter: 0, turns: turns.iter().map(turn).collect(), text }
+        Session {
+            start_us: 0,
+            adapter: 0,
+            tenant: 0,
+            turns: turns.iter().map(turn).collect(),
+            text,
+        }
     }
 
     #[test]

@@ -47,7 +47,8 @@ impl Sums {
         (self.prefill_ms / f64::from(DUTY_TAU_MS)).clamp(0.0, 1.0)
     }
 
-    fn add(&mut self, other: &Sums) {
+    /// Adds what somebody else has.
+    pub fn add(&mut self, other: &Sums) {
         self.requests = self.requests.wrapping_add(other.requests);
         self.tokens = self.tokens.wrapping_add(other.tokens);
         self.pending_tokens = self.pending_tokens.wrapping_add(other.pending_tokens);

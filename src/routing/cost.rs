@@ -69,10 +69,9 @@ pub(super) struct Scored {
     pub(super) cached: u64,
     pub(super) uncached: u64,
     pub(super) times: Times,
-    /// Predicted times over their limits.
+    /// Predicted time to the first token over its limit.
     pub(super) ttft: f64,
-    pub(super) tpot: f64,
-    /// It has no KV blocks or no adapter slot for the request now.
+    /// It has no KV blocks, headroom kept, or no adapter slot for the request now.
     pub(super) full: bool,
     /// Identity for rendezvous.
     pub(super) key: u64,
@@ -166,6 +165,7 @@ fn gather(
     let tpot_limit_ms = positive(request.tpot_limit_ms, TPOT_LIMIT_MS).max(LIMIT_MS_MIN);
     let mut fleet = Fleet::default();
     let lags = view.lags();
+    let room = 1.0 - request.headroom.clamp(0.0, 0.9);
     for index in 0..view.len() {
         let mut candidate = view.candidate(index);
         if shut(&candidate).is_some() || (roomy && too_small(request, &candidate)) {
@@ -185,8 +185,7 @@ fn gather(
             uncached: predictor.uncached(&candidate),
             times,
             ttft: times.ttft_ms / ttft_limit_ms,
-            tpot: times.tpot_ms / tpot_limit_ms,
-            full: kv > 1.0 || adapter >= NO_SLOT,
+            full: (kv > room && candidate.requests > 0) || adapter >= NO_SLOT,
             key: candidate.key,
             step: times.tpot_ms / tpot_limit_ms * free / weight,
             free,

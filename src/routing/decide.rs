@@ -1,4 +1,4 @@
-//! From scored candidates to an answer: hold, shed, or one of the best.
+//! From scored candidates to an answer: one of the best, or none yet.
 
 use super::cost::Scored;
 use super::types::{Decision, Pick, Request, Rng};
@@ -12,35 +12,27 @@ const OWNER: f64 = 0.10;
 /// prefill: a burst of new prompts at an idle fleet costs little wherever it goes, and piles up.
 const OWNER_WAIT: f64 = 0.5;
 
-/// Shares of the limits above which the best replica is not good enough. Predictions of the first
-/// token are early by the queue that builds up behind; those of the later ones are late, since
-/// refusing lightens the load.
-const SHED_TTFT: f64 = 0.7;
-const SHED_TPOT: f64 = 1.1;
-/// A refused caller is told to come again in so many ms.
-const RETRY_MS_MIN: f64 = 500.0;
-const RETRY_MS_MAX: f64 = 30_000.0;
-
 /// Decides; `scored` holds the feasible candidates, in any order.
 pub(super) fn decide(request: &Request, scored: &[Scored], rng: &mut Rng) -> Decision {
-    if request.may_hold && !scored.is_empty() && scored.iter().all(|one| one.full) {
-        return Decision::Hold;
-    }
     let Some(best) = best(request, scored, rng) else { return Decision::Nobody };
-    // The best by cost and not the soonest: what is served elsewhere without its prefix costs the
-    // fleet more than it gives.
-    if request.may_shed && (best.ttft > SHED_TTFT || best.tpot > SHED_TPOT) {
-        return Decision::Shed { retry_after_ms: retry_after_ms(request, best) };
-    }
-    Decision::Pick(Pick {
+    let pick = Pick {
         replica: best.index,
         cached_tokens: best.cached,
         ttft_ms: best.times.ttft_ms,
         tpot_ms: best.times.tpot_ms,
         prefill_ms: best.times.prefill_ms,
+        fleet_tpot_ms: mean(scored, |one| one.times.tpot_ms),
         cost: best.cost,
         runners_up: runners_up(scored, best.index),
-    })
+    };
+    if request.may_hold && scored.iter().all(|one| one.full) {
+        return Decision::Hold(pick);
+    }
+    Decision::Pick(pick)
+}
+
+fn mean(scored: &[Scored], of: impl Fn(&Scored) -> f64) -> f64 {
+    scored.iter().map(of).sum::<f64>() / scored.len().max(1) as f64
 }
 
 fn best<'s>(request: &Request, scored: &'s [Scored], rng: &mut Rng) -> Option<&'s Scored> {
@@ -97,13 +89,4 @@ fn runners_up(scored: &[Scored], chosen: usize) -> [Option<RunnerUp>; 2] {
         }
     }
     [second, third]
-}
-
-/// What is above the first token's limit has to drain; a step that is too slow, until as many
-/// answers have ended as are too many.
-fn retry_after_ms(request: &Request, best: &Scored) -> u64 {
-    let queue_ms = best.times.ttft_ms * (1.0 - SHED_TTFT / best.ttft.max(SHED_TTFT));
-    let answer_ms = request.output_tokens.clamp(1.0, 1e6) * best.times.tpot_ms;
-    let steps_ms = answer_ms * (1.0 - SHED_TPOT / best.tpot.max(SHED_TPOT));
-    queue_ms.max(steps_ms).clamp(RETRY_MS_MIN, RETRY_MS_MAX) as u64
 }

@@ -110,6 +110,12 @@ impl Scale {
         self.ttft.log.get().exp()
     }
 
+    /// Enough was seen of both times for predictions to be this pool's and not its preset's.
+    #[must_use]
+    pub fn is_fitted(&self) -> bool {
+        [&self.ttft, &self.tpot].iter().all(|it| it.samples.load(Relaxed) >= FIRST_SAMPLES)
+    }
+
     fn common(&self, kind: Kind) -> &Common {
         match kind {
             Kind::Ttft => &self.ttft,
@@ -293,6 +299,7 @@ mod tests {
         let slow = Slowness::default();
         (0..40).for_each(|i| slow.observe(&pool, seen(Kind::Tpot, 8.0), i));
         assert!(pool.tpot() < 1.15, "{}", pool.tpot());
+        assert!(pool.is_fitted() && !Scale::default().is_fitted());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! - [`types`]: what a policy sees and what it answers.
 //! - [`picker`]: one [`Picker`] a core: its scratch, and the state of policies that keep some.
 //! - `predict`: the times that a request would meet at a replica; `cost`: what it would cost;
-//!   `decide`: hold, shed or one of the best; `echo`: own picks that the view does not show yet.
+//!   `decide`: one of the best, or hold; `echo`: own picks that the view does not show yet.
 //! - [`explain()`]: the same for people.
 //! - [`fit`]: how real times compare with the model's; [`output`]: how long answers will be.
 //! - `simple`, `affinity`, `published`: policies to compare with.

@@ -44,7 +44,7 @@ impl Picker {
         self.policy
     }
 
-    /// Chooses a replica for `request`. Only `Cost` holds and sheds; the others are as published.
+    /// Chooses a replica for `request`. Only `Cost` holds; the others are as published.
     pub fn pick(
         &mut self,
         request: &Request,

@@ -73,7 +73,7 @@ prop_compose! {
             adapter: flags[0],
             owner_key,
             may_hold: flags[1],
-            may_shed: flags[2],
+            headroom: if flags[2] { floats[0] } else { 0.15 },
         }
     }
 }
@@ -113,10 +113,9 @@ proptest! {
                         let others = pick.runners_up.iter().flatten();
                         prop_assert!(others.clone().all(|&(i, _)| i != pick.replica));
                     }
-                    Decision::Hold => prop_assert!(request.may_hold && policy == Policy::Cost),
-                    Decision::Shed { retry_after_ms } => {
-                        prop_assert!(request.may_shed && policy == Policy::Cost);
-                        prop_assert!((500..=30_000).contains(&retry_after_ms));
+                    Decision::Hold(pick) => {
+                        prop_assert!(request.may_hold && policy == Policy::Cost);
+                        prop_assert!(fleet.0[pick.replica].eligible);
                     }
                     Decision::Nobody if policy == Policy::Cost => {}
                     Decision::Nobody => prop_assert!(fleet.0.iter().all(|c| !c.eligible)),
@@ -131,7 +130,7 @@ proptest! {
         request in any_request(),
     ) {
         let fleet = Fleet(candidates);
-        let request = Request { may_hold: false, may_shed: false, owner_key: 0, ..request };
+        let request = Request { may_hold: false, owner_key: 0, ..request };
         let step = StepModel::a100_8b();
         let model = Model { step: &step, step_tokens_max: 2048 };
         let explained = explain(&request, &fleet, &model);

@@ -95,8 +95,8 @@ pub struct Request {
     pub owner_key: u64,
     /// The caller can keep it for a while: [`Decision::Hold`] is an answer.
     pub may_hold: bool,
-    /// The caller can refuse it: [`Decision::Shed`] is an answer.
-    pub may_shed: bool,
+    /// Share of a replica's KV blocks that is kept free of it, where others run; 0 to 1.
+    pub headroom: f64,
 }
 
 /// Where a replica stands with the adapter that is asked for.
@@ -211,13 +211,8 @@ pub enum Decision {
     /// Send it there.
     Pick(Pick),
     /// Every replica that may take it has no room: ask again when one of them has finished
-    /// something.
-    Hold,
-    /// It would miss its limits, and make others miss theirs: refuse it.
-    Shed {
-        /// When the fleet may have room, in ms from now.
-        retry_after_ms: u64,
-    },
+    /// something. Where it would go if it had to.
+    Hold(Pick),
     /// No replica may take it.
     Nobody,
 }
@@ -235,6 +230,8 @@ pub struct Pick {
     pub tpot_ms: f64,
     /// GPU time of the uncached tokens in ms, for the prefill duty.
     pub prefill_ms: f64,
+    /// The mean of the same over all that may take it; 0 = not known.
+    pub fleet_tpot_ms: f64,
     /// What the policy compared; its scale is the policy's own.
     pub cost: f64,
     /// The next best, with their cost.

@@ -117,6 +117,8 @@ pub(crate) fn at_rest(bed: &Bed) {
         ("expedite_requests_open", ""),
         ("expedite_in_flight", ""),
         ("expedite_in_flight_tokens", ""),
+        ("expedite_queue_requests", ""),
+        ("expedite_queue_tokens", ""),
         ("expedite_connections", "side=\"client\""),
         ("expedite_connections", "side=\"upstream\""),
     ];
