@@ -6,7 +6,7 @@
 //! z   share of the time that prefill had lately  n   requests that run or wait there
 //!
 //! J = (w + d) / TTFT limit * pressure + 0.025 x^2 + 2 max(0, x - 0.7) + 5 kv + adapter
-//! pressure = (s / mean s)^4 * ((1 - mean z) / max(1 - z, 0.6))^2       for the usual request
+//! pressure = (s / mean s)^4 * ((1 - mean z) / max(1 - z, 0.2))^2       for the usual request
 //!          = ((n + 1) / (mean n + 1))^2 * sqrt((1 - z) / (1 - mean z)) for an unusually long one
 //! ```
 //!
@@ -36,7 +36,7 @@ const WEIGHT_MAX: f64 = 1000.0;
 
 /// Share of the time that is left to decodes counts as at least so much: one long prompt takes all
 /// of a replica's time for a while, and says little of the time after it.
-const FREE_MIN: f64 = 0.6;
+const FREE_MIN: f64 = 0.2;
 /// Pressure stays between these: an idle replica is no magnet, a full one no taboo.
 const PRESSURE_MIN: f64 = 0.2;
 const PRESSURE_MAX: f64 = 10.0;
