@@ -32,7 +32,8 @@
 //! * The side threads: renders and encodings that would hold a core too long, by a bounded queue.
 //!   Tokenizers and templates themselves are read-only and shared by all.
 //! * The usage writer: the usage log. It never blocks a core: the ring is bounded, and a request
-//!   reserves its place before it starts.
+//!   reserves its place before it starts; also in a table that outlives the process, so that a kill
+//!   loses no record. A thread beside it copies records to a stream, if one is set.
 //! * The supervisor: the cores' threads. It serves nothing.
 //!
 //! Threads meet in [`runtime`] (snapshots, cells), in the atomics of a [`replicas::Replica`] and
@@ -55,12 +56,12 @@
 //!
 //! # Layers
 //!
-//! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench`, `gateway`, `admission`,
-//! `routing`, `admin`, `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants` and `usage`,
-//! `sse` and `http1` and `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds it). `http1`,
-//! `sse`, `zmtp`, `openai`, `prompt`, `prefix`, `engine`, `routing`, `admission`, `plan`,
-//! `usage::record` and the accounts of `tenants::quota` do no I/O and read no clock: `plan` runs
-//! them in virtual time.
+//! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench` and `doctor`, `gateway`,
+//! `admission`, `routing`, `admin`, `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants`
+//! and `usage`, `sse` and `http1` and `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds
+//! it). `http1`, `sse`, `zmtp`, `openai`, `prompt`, `prefix`, `engine`, `routing`, `admission`,
+//! `plan`, `usage::record`, `usage::sum` and the accounts of `tenants::quota` do no I/O and read
+//! no clock: `plan` runs them in virtual time.
 //!
 //! # Deliberately absent
 //!
@@ -76,6 +77,7 @@ pub mod admission;
 pub mod bench;
 pub mod cli;
 pub mod config;
+pub mod doctor;
 pub mod engine;
 pub mod gateway;
 pub mod http1;

@@ -103,8 +103,16 @@ fn a_file_with_a_mistake_keeps_the_last_good_list() {
     let engines = [engine(), engine()];
     let bed = bed(&[], &by_file(&path));
     assert_eq!(chat(bed.addr).status(), 503, "no file yet: the gateway runs all the same");
+    let is_well = |wanted: f64| {
+        let up = "expedite_discovery_up";
+        let page = ask(bed.admin, &get("/metrics")).text();
+        page.contains(&format!("{up}{{pool=\"p\",source=\"file\"}}"))
+            && bed.metric(up, "") == wanted
+    };
+    eventually("the source has listed nobody yet", || is_well(0.0));
     write(&path, &lines(&[&engines[0]]));
     up(&bed, &[&engines[0]]);
+    eventually("the source is well", || is_well(1.0));
     let second = engines[1].addr;
     for bad in ["", "# nobody\n", "http://127.0.0.1:1\nnonsense\n", "[\"http://127.0.0.1:1\","] {
         write(&path, bad);
@@ -115,6 +123,7 @@ fn a_file_with_a_mistake_keeps_the_last_good_list() {
     std::fs::remove_file(&path).expect("removed");
     std::thread::sleep(Duration::from_millis(1_300));
     assert_eq!(replicas(&bed).len(), 1, "no file");
+    eventually("its last list stays, and the metric says why", || is_well(0.0));
     write(&path, &format!("[{{\"url\": \"http://{second}\", \"id\": \"r2\", \"zone\": \"b\"}}]"));
     up(&bed, &[&engines[1]]);
     let now = &replicas(&bed)[0];

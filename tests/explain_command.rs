@@ -46,6 +46,8 @@ fn a_gateway_and_a_snapshot_are_asked() {
         let asked = ["explain", "--admin", &admin, "--request", &body, "--json"];
         serde_json::from_str(&expedite(&asked).1).unwrap()
     };
+    let told = ask(bed.admin, &get("/snapshot")).json();
+    assert!(told["note"].as_str().unwrap().contains("prefix index"), "{told}");
     let snapshot = file("fleet.json", &ask(bed.admin, &get("/snapshot")).text());
     let replicas: Vec<_> = addrs.iter().map(|addr| format!("\"http://{addr}\"")).collect();
     let replicas = replicas.join(", ");

@@ -74,7 +74,7 @@ impl Lanes {
         let mut depths = vec![0; self.ledgers.len()];
         self.index.depths(hashes, &mut depths);
         let seen = self.ledgers.iter().zip(&depths).map(|(ledger, depth)| {
-            let sums = ledger.sums(0);
+            let sums = ledger.own(0);
             Candidate {
                 cached_tokens: (u64::from(*depth) * 16).min(tokens - 1),
                 pending_tokens: sums.pending_tokens,

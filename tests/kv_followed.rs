@@ -15,10 +15,15 @@ use std::io::Write;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use expedite::bench::{Bench, Load, Options, Target};
+use expedite::config::Secret;
+use expedite::engine::EngineParams;
+use expedite::sim::{EngineKind, Fleet, SimConfig, token_text};
+
 use common::engine::{After, Engine, json};
 use common::eventually;
 use common::faults::{hello, states};
-use common::gateway::{Bed, Settings};
+use common::gateway::{Bed, KEY, Settings};
 use kv_wire::{Form, Stored, batch};
 
 /// Tokens in a block.
@@ -92,7 +97,12 @@ fn followed(sources: Option<String>, configured: &str) -> (Engine, Bed, tempfile
 }
 
 fn exact(bed: &Bed) -> bool {
-    bed.metric("expedite_prefix_mode", "mode=\"exact\"") == 1.0
+    exact_on(bed) == 1.0
+}
+
+/// Replicas whose part of the index is exact.
+fn exact_on(bed: &Bed) -> f64 {
+    bed.metric("expedite_prefix_mode", "mode=\"exact\"")
 }
 
 fn blocks_arrive(bed: &Bed, orders: &mpsc::Sender<u64>) {
@@ -129,4 +139,68 @@ fn without_events_the_mode_is_shown_to_be_approximate() {
     let (_engine, bed, _folder) = followed(None, &configured);
     eventually("it is said", || bed.metric("expedite_prefix_mode", "mode=\"approximate\"") == 1.0);
     assert!(!exact(&bed));
+}
+
+/// What a policy's fleet counted: tokens of prompts, those that were cached, and those that the
+/// gateway had predicted to be.
+fn tokens_with(policy: &str, requests: u64) -> (u64, u64, u64) {
+    const REPLICAS: usize = 8;
+    let folder = tempfile::tempdir().expect("folder");
+    tiny_tokenizer::write(folder.path());
+    let mut engine = EngineParams::a100_8b();
+    engine.step.dense_slowdown = 0.1;
+    let fleet = Fleet::start(SimConfig {
+        model: "base".to_owned(),
+        ports: vec![0; REPLICAS],
+        engine: EngineKind::Modelled(engine),
+        kv_events_port: Some(0),
+        tokenizer: Some(folder.path().to_owned()),
+        ..SimConfig::default()
+    });
+    let fleet = fleet.expect("fleet");
+    let addrs: Vec<_> = (0..REPLICAS).map(|i| fleet.addr(i)).collect();
+    let pool = format!("tokenizer = \"{}\"\n", folder.path().display());
+    let more = format!("[routing]\npolicy = \"{policy}\"\n");
+    let bed = Bed::unready(&addrs, Settings { pool, more, ..Settings::default() });
+    eventually("all are up", || states(&bed).iter().all(|state| state == "up"));
+    let url = format!("http://{}", bed.addr);
+    let mut target = Target::from_url(&url, Some(Secret::new(KEY.to_owned()))).expect("target");
+    target.choose_model(Some("m"), false).expect("model");
+    let options = Options {
+        load: Load::Concurrency(8),
+        requests: Some(requests),
+        duration: Duration::from_secs(600),
+        prompt_tokens: 300,
+        output_tokens: 4,
+        prefix_tokens: 290,
+        prefixes: 17,
+        hot: 0.8,
+        words: Some(token_text),
+        ..Options::new(target)
+    };
+    let report = Bench::start(options).expect("bench").finish().expect("report");
+    assert_eq!(report.failed(), 0, "{}", report.table());
+    let records = bed.records(requests as usize);
+    let predicted = records.iter().map(|r| r["predicted_cached_tokens"].as_u64().expect("told"));
+    let stats: Vec<_> = (0..REPLICAS).map(|i| fleet.stats(i)).collect();
+    assert!(exact_on(&bed) > 0.0, "events came");
+    (
+        stats.iter().map(|s| s.prompt_tokens).sum(),
+        stats.iter().map(|s| s.cached_tokens).sum(),
+        predicted.sum(),
+    )
+}
+
+/// 80 % of the prompts have one beginning, the others sixteen: what `scripts/compare-policies`
+/// measures in time, here in tokens.
+#[test]
+fn cached_tokens_are_foreseen_and_the_cost_leaves_half_the_prefill_that_p2c_does() {
+    let [cost, p2c] = ["cost", "p2c"].map(|policy| {
+        let (prompt, cached, predicted) = tokens_with(policy, 600);
+        println!("{policy}: {prompt} tokens, {cached} cached, {predicted} foreseen");
+        let apart = predicted.abs_diff(cached) as f64 / cached as f64;
+        assert!(apart <= 0.01, "{policy}: {predicted} predicted, {cached} cached");
+        prompt - cached
+    });
+    assert!(2 * cost < p2c, "prefilled: cost {cost}, p2c {p2c}");
 }

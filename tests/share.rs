@@ -85,7 +85,10 @@ impl Side {
 
     /// All that it believes to be in flight at a replica.
     fn sees(&self, id: &str) -> Sums {
-        self.lane(id).ledger.sums(clock::now_ms())
+        let (lane, now_ms) = (self.lane(id), clock::now_ms());
+        let mut sums = lane.ledger.own(now_ms);
+        sums.add(&lane.ledger.others(now_ms).unwrap_or_default());
+        sums
     }
 
     /// Leading blocks of `chain` that it believes a replica to hold.

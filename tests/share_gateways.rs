@@ -142,8 +142,7 @@ fn bursts_at_all_gateways_at_once_spread_over_the_fleet() {
     }
     let mean = uneven.iter().sum::<f64>() / BURSTS as f64;
     println!("max/mean of each burst {uneven:.2?}, mean {mean:.3}");
-    // A burst makes good what the one before left uneven, so single ones are worse than the whole.
-    assert!(mean <= 1.6, "{uneven:?}");
+    assert!(mean <= 1.3, "{uneven:?}");
     let all: Vec<_> = scene.requests().iter().zip(&start).map(|(a, b)| a - b).collect();
     let most = *all.iter().max().expect("replicas") as f64;
     let whole = most * REPLICAS as f64 / (4 * BURST * BURSTS) as f64;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::exposition::Page;
 use super::prompts::prompts;
 use super::queue::queue;
+use super::quota::store;
 use super::routing::routing;
 use super::server::View;
 use super::shard::{Phase, PoolCells, Shard, Stage};
@@ -33,6 +34,7 @@ pub(super) fn page(view: &View) -> String {
     prompts(&mut page, view);
     routing(&mut page, view);
     share(&mut page, view);
+    store(&mut page, view);
     usage(&mut page, view);
     reloads(&mut page, view);
     page.into_text()
@@ -170,6 +172,17 @@ fn fleet(page: &mut Page, view: &View) {
         let labels = [("pool", &*pool.name), ("replica", &*replica.id)];
         page.value("expedite_replica_up", &labels, u8::from(replica.eligible(now_ms)));
     }
+    let (name, help) = ("expedite_discovery_up", "1: the source's last answer was a list.");
+    page.family(name, "gauge", help);
+    for pool in &fleet.pools {
+        if let Some((source, is_well)) = pool.state.source.told() {
+            page.value(name, &[("pool", &pool.name), ("source", source)], u8::from(is_well));
+        }
+    }
+    page.family("expedite_lanes_missing", "gauge", "Replicas and ranks past the limit of a pool.");
+    for pool in &fleet.pools {
+        page.value("expedite_lanes_missing", &[("pool", &pool.name)], pool.lanes_missing());
+    }
     page.family("expedite_in_flight", "gauge", "Requests that we have at a replica.");
     for (pool, replica) in replicas() {
         let labels = [("pool", &*pool.name), ("replica", &*replica.id)];
@@ -193,8 +206,14 @@ fn reloads(page: &mut Page, view: &View) {
 fn usage(page: &mut Page, view: &View) {
     let counts = view.usage.counters();
     page.family("expedite_usage_records_total", "counter", "Usage records by what became of them.");
-    let results =
-        [("written", counts.written), ("dropped", counts.dropped), ("failed", counts.failed)];
+    let results = [
+        ("written", counts.written),
+        ("dropped", counts.dropped),
+        ("failed", counts.failed),
+        ("open", counts.open),
+        ("streamed", counts.streamed),
+        ("stream_dropped", counts.stream_dropped),
+    ];
     for (result, n) in results {
         page.value("expedite_usage_records_total", &[("result", result)], n);
     }

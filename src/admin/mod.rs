@@ -7,6 +7,7 @@ mod exposition;
 mod metrics;
 mod prompts;
 mod queue;
+mod quota;
 mod replicas;
 mod routing;
 mod server;

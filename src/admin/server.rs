@@ -21,6 +21,7 @@ use crate::replicas::registry::Handle;
 use crate::replicas::share::Stats;
 use crate::runtime::clock;
 use crate::tenants::Accounts;
+use crate::tenants::quota;
 use crate::usage::UsageSink;
 
 /// Flags of the process that admin shows or sets.
@@ -90,6 +91,8 @@ pub struct View {
     pub usage: UsageSink,
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
+    /// The store of budgets that other gateways ask too.
+    pub quota: Option<Arc<quota::redis::Shared>>,
     /// Flags of the process.
     pub flags: Arc<Flags>,
     /// Name of the cores' driver.

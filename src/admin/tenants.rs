@@ -4,15 +4,17 @@ use serde_json::{Map, Value, json};
 
 use crate::runtime::clock;
 use crate::tenants::Accounts;
-use crate::tenants::quota::Account;
+use crate::tenants::quota::{Account, Standing};
 
 /// Every tenant with its keys that have limits of their own, in the order of the configuration.
 pub(super) fn json(accounts: &Accounts) -> Value {
     let tenants = accounts.tenants().iter().map(|of| {
-        let mut tenant = account_json(&of.tenant);
+        let mut standings = of.standings(clock::now_ns()).into_iter();
+        let mut next = || standings.next().unwrap_or_default();
+        let mut tenant = account_json(&of.tenant, next());
         tenant.insert("id".to_owned(), of.tenant.name().into());
         let keys = of.keys.iter().map(|(id, account)| {
-            let mut key = account_json(account);
+            let mut key = account_json(account, next());
             key.insert("key_id".to_owned(), id.as_str().into());
             Value::Object(key)
         });
@@ -23,8 +25,7 @@ pub(super) fn json(accounts: &Accounts) -> Value {
 }
 
 /// Of an account without limits only these are known: it keeps no books.
-fn account_json(account: &Account) -> Map<String, Value> {
-    let standing = account.standing(clock::now_ns());
+fn account_json(account: &Account, standing: Standing) -> Map<String, Value> {
     let (counts, tokens) = (account.counts(), standing.tokens);
     let value = json!({
         "tokens_per_second": account.limits().tokens_per_second,

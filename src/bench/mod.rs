@@ -88,6 +88,9 @@ pub struct Options {
     pub prefix_tokens: usize,
     /// How many such beginnings there are.
     pub prefixes: usize,
+    /// Share of the requests (0 to 1) that have the first of them; the rest have the others, each
+    /// as often. At 0 all of them are as frequent.
+    pub hot: f64,
     /// Streams, whole bodies, or both.
     pub answers: Answers,
     /// Streams ask for their usage event.
@@ -118,6 +121,7 @@ impl Options {
             output_tokens: 32,
             prefix_tokens: 0,
             prefixes: 1,
+            hot: 0.0,
             answers: Answers::Streams,
             usage: true,
             api: Api::Chat,

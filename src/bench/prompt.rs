@@ -96,7 +96,7 @@ impl Prompts {
         let body = &mut self.body;
         body.clear();
         let _ = write!(body, "{{\"model\":{model},{before}");
-        let prefix = self.rng.usize(..self.prefixes.len());
+        let prefix = prefix(&mut self.rng, self.prefixes.len(), self.options.hot);
         body.extend_from_slice(&self.prefixes[prefix]);
         let _ = write!(body, "[[tag:{tag:016}]]");
         body.extend_from_slice(&self.filler);
@@ -108,5 +108,43 @@ impl Prompts {
             }
         }
         body.push(b'}');
+    }
+}
+
+/// Which of `count` beginnings the next prompt has.
+fn prefix(rng: &mut fastrand::Rng, count: usize, hot: f64) -> usize {
+    match count {
+        0 | 1 => 0,
+        // Draws nothing more, so that a seed without hot traffic stays what it was.
+        _ if hot <= 0.0 => rng.usize(..count),
+        _ if rng.f64() < hot => 0,
+        _ => rng.usize(1..count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(prefixes: usize, hot: f64) -> Vec<u32> {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut counts = vec![0; prefixes];
+        for _ in 0..10_000 {
+            counts[prefix(&mut rng, prefixes, hot)] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn the_first_beginning_has_the_hot_share_and_the_others_are_alike() {
+        let counts = counts(5, 0.8);
+        assert!((7_800..8_200).contains(&counts[0]), "{counts:?}");
+        assert!(counts[1..].iter().all(|n| (400..600).contains(n)), "{counts:?}");
+    }
+
+    #[test]
+    fn without_a_hot_one_all_are_alike_and_a_single_one_has_all() {
+        assert!(counts(5, 0.0).iter().all(|n| (1_800..2_200).contains(n)));
+        assert_eq!((counts(1, 0.0), counts(1, 0.8)), (vec![10_000], vec![10_000]));
     }
 }

@@ -76,6 +76,9 @@ pub(super) struct Args {
     /// How many different shared beginnings there are
     #[arg(long, value_name = "K", default_value_t = 1)]
     prefixes: usize,
+    /// Share of the requests that have the first of them; the others share the rest evenly
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    hot: f64,
     /// Do not ask for the usage event of streams
     #[arg(long)]
     no_usage: bool,
@@ -107,6 +110,11 @@ enum Path {
 fn positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0);
     number.ok_or("must be a number above 0")
+}
+
+fn share(text: &str) -> Result<f64, &'static str> {
+    let number = text.parse().ok().filter(|n: &f64| (0.0..=1.0).contains(n));
+    number.ok_or("must be a share between 0 and 1")
 }
 
 /// Runs the command.
@@ -158,6 +166,7 @@ fn options(args: Args) -> Result<Options, String> {
         output_tokens: args.output_tokens,
         prefix_tokens: args.prefix_tokens,
         prefixes: args.prefixes,
+        hot: args.hot,
         answers: if args.no_stream { Answers::Whole } else { Answers::Streams },
         usage: !args.no_usage,
         api: match args.path {

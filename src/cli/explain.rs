@@ -94,41 +94,46 @@ fn read(path: &Path) -> Result<Vec<u8>, Failed> {
     read.map_err(|error| (1, format!("cannot read {}: {error}", path.display())))
 }
 
-fn address(url: &str) -> Result<SocketAddr, Failed> {
+/// The address of an admin listener.
+pub(super) fn address(url: &str) -> Result<SocketAddr, Failed> {
     let host = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
     let found = std::net::ToSocketAddrs::to_socket_addrs(host).ok().and_then(|mut a| a.next());
     found.ok_or_else(|| (super::EXIT_USAGE, format!("--admin {url} is no address and port")))
 }
 
-/// One exchange with the admin listener.
+/// Asks the admin listener for an explanation.
 fn ask(
     admin: SocketAddr,
     (path, tenant): (&str, Option<&str>),
     body: &[u8],
 ) -> Result<Value, String> {
     let tenant = tenant.map(|id| format!("&tenant={id}")).unwrap_or_default();
-    let exchange = || -> std::io::Result<Vec<u8>> {
-        let mut wire = TcpStream::connect_timeout(&admin, PATIENCE)?;
-        wire.set_read_timeout(Some(PATIENCE))?;
-        let head = format!(
-            "POST /explain?path={path}{tenant} HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        wire.write_all(head.as_bytes())?;
-        wire.write_all(body)?;
-        let mut answer = Vec::new();
-        wire.read_to_end(&mut answer)?;
-        Ok(answer)
-    };
-    let answer = exchange().map_err(|error| format!("cannot ask {admin}: {error}"))?;
-    let text = String::from_utf8_lossy(&answer);
-    let json = text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok());
-    let said: Value = json.ok_or_else(|| format!("{admin} gave no explanation"))?;
+    let head = format!(
+        "POST /explain?path={path}{tenant} HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let said = exchange(admin, &[head.as_bytes(), body].concat())?;
     match said.get("error").and_then(Value::as_str) {
         Some(error) => Err(format!("{admin}: {error}")),
         None => Ok(said),
     }
+}
+
+/// One exchange with the admin listener; its answer in JSON.
+pub(super) fn exchange(admin: SocketAddr, request: &[u8]) -> Result<Value, String> {
+    let exchanged = || -> std::io::Result<Vec<u8>> {
+        let mut wire = TcpStream::connect_timeout(&admin, PATIENCE)?;
+        wire.set_read_timeout(Some(PATIENCE))?;
+        wire.write_all(request)?;
+        let mut answer = Vec::new();
+        wire.read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = exchanged().map_err(|error| format!("cannot ask {admin}: {error}"))?;
+    let text = String::from_utf8_lossy(&answer);
+    let json = text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok());
+    json.ok_or_else(|| format!("{admin} gave no answer in JSON"))
 }
 
 /// The explanation for people.

@@ -6,12 +6,15 @@
 mod bench;
 mod check;
 mod demo;
+mod doctor;
 mod explain;
 mod key;
 mod plan;
+mod quota;
 mod serve;
 mod sim;
 mod tokens;
+mod usage;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -34,12 +37,15 @@ enum Command {
     Bench(Box<bench::Args>),
     Check(check::Args),
     Demo(demo::Args),
+    Doctor(doctor::Args),
     Explain(explain::Args),
     Key(key::Args),
     Plan(plan::Args),
+    Quota(quota::Args),
     Serve(serve::Args),
     Sim(sim::Args),
     Tokens(tokens::Args),
+    Usage(usage::Args),
 }
 
 /// Runs the command that argv names.
@@ -49,12 +55,15 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Key(args) => key::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Quota(args) => quota::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Tokens(args) => tokens::run(args),
+        Command::Usage(args) => usage::run(args),
     }
 }
 

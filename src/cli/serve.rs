@@ -62,7 +62,7 @@ pub(super) fn run(args: Args) -> ExitCode {
 }
 
 /// Waits for the end: SIGTERM or Ctrl-C drains, a second one ends at once; `POST /drain` likewise.
-/// SIGHUP reloads.
+/// SIGHUP reloads, and opens the usage log anew.
 fn wait(gateway: &Gateway) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else {
@@ -78,7 +78,10 @@ fn wait(gateway: &Gateway) {
                 _ = term.recv() => gateway.drain(),
                 _ = int.recv() => gateway.drain(),
                 // What comes of it is in the log.
-                _ = hup.recv() => gateway.ask_for_reload(),
+                _ = hup.recv() => {
+                    gateway.reopen_usage();
+                    gateway.ask_for_reload();
+                }
                 () = tokio::time::sleep(Duration::from_millis(100)) => {}
             }
             if gateway.wait(Duration::ZERO) {

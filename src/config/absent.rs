@@ -22,8 +22,6 @@ const ABSENT: &[(&str, &str, Verdict)] = &[
     ("pool", "role", Warn("the pool serves whole requests")),
     ("pool", "pair", Warn("the pool serves whole requests")),
     ("timeouts", "sse_keepalive_ms", Warn("no comments are sent while a stream is silent")),
-    ("quota", "store", Warn("EACH GATEWAY LIMITS TENANTS BY ITS OWN COUNT")),
-    ("quota", "on_store_down", Warn("EACH GATEWAY LIMITS TENANTS BY ITS OWN COUNT")),
 ];
 
 /// Warnings, and what must not be started with. A key is named once, at its first line.

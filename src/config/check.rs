@@ -12,6 +12,7 @@ pub(super) fn check(config: &Config) -> Vec<ConfigError> {
     found.pool_names();
     found.replicas();
     found.tenants();
+    found.stream();
     found.errors
 }
 
@@ -120,6 +121,15 @@ impl Found<'_> {
             let file = config.effective.file.clone();
             let what = "no [[pool]] and no --replica: nothing to serve".to_owned();
             self.errors.push(ConfigError { file, line: 0, what });
+        }
+    }
+
+    fn stream(&mut self) {
+        let stream = self.config.usage.stream.as_ref();
+        if stream.is_some_and(|stream| stream.store.expose().is_empty()) {
+            let what = "stream in [usage] needs a server: stream_store = \"redis://HOST:PORT/DB\", \
+                        or a redis:// store in [quota]";
+            self.error(("usage", 0, "stream", None), what.to_owned());
         }
     }
 

@@ -28,7 +28,7 @@ use toml::de::{DeTable, DeValue};
 
 pub use error::{ConfigError, ConfigErrors};
 pub use flags::Flags;
-pub use pool::is_name;
+pub use pool::{REPLICAS_MAX, is_name};
 pub use secret::{KeyDigest, KeyId, Secret};
 pub use types::*;
 
@@ -191,6 +191,13 @@ fn read(name: &str, text: &str, env: Env<'_>) -> Result<Config, ConfigErrors> {
     root.unknown();
     let Reader { errors, effective, .. } = root.reader;
     config.effective = effective;
+    let plain = |url: &&Secret| url.expose().starts_with("redis://");
+    if let (Some(stream), QuotaStore::Redis(url)) = (&mut config.usage.stream, &config.quota.store)
+        && let Some(url) = Some(url).filter(plain)
+        && stream.store.expose().is_empty()
+    {
+        stream.store = url.clone();
+    }
     if errors.is_empty() { Ok(config) } else { Err(sorted(errors)) }
 }
 

@@ -9,6 +9,8 @@ use super::secret::Secret;
 use super::types::*;
 
 const LEARNED: &str = "learned from the replicas";
+/// Most replicas of a pool: as many as its prefix index has room for.
+pub const REPLICAS_MAX: usize = 4_096;
 /// Names go into headers, labels and records.
 const NAME_BYTES_MAX: usize = 128;
 /// An upper bound of sanity; today's longest windows hold ten million tokens.
@@ -146,6 +148,10 @@ fn replicas(table: &mut Table<'_, '_>) -> Vec<Replica> {
             origins.push(origin);
             replicas.push(replica);
         }
+    }
+    if replicas.len() > REPLICAS_MAX {
+        let count = replicas.len();
+        table.error(line, format!("a pool has at most {REPLICAS_MAX} replicas, not {count}"));
     }
     table.note_list("replicas", shown, origins);
     replicas

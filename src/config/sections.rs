@@ -249,22 +249,67 @@ pub(super) fn quota(mut table: Table<'_, '_>) -> Quota {
     }
     let on_store_down = table
         .choice("on_store_down", &[("local", OnStoreDown::Local), ("refuse", OnStoreDown::Refuse)]);
+    let timeout_ms = table.number("timeout_ms", 100, 1..=10_000, "milliseconds");
+    let lease_ms = table.number("lease_ms", 10_000, 1_000..=600_000, "milliseconds");
     let output_tokens_default =
         table.number("output_tokens_default", 4096, 1..=1_000_000_000, "tokens");
     table.finish();
-    Quota { store, on_store_down, output_tokens_default }
+    Quota { store, on_store_down, timeout_ms, lease_ms, output_tokens_default }
 }
 
 pub(super) fn usage(mut table: Table<'_, '_>) -> UsageConfig {
     let path = table.text_or("path", "usage.jsonl");
     if path.text.is_empty() || path.text.starts_with("redis-stream:") {
-        let what = "path in [usage] must be a file, \"-\" (stdout) or \"none\"; \
-                    \"redis-stream:\" is not in this version: refused, since records would be lost";
+        let what = "path in [usage] must be a file, \"-\" (stdout) or \"none\"; a stream stands \
+                    beside it: stream = \"redis-stream:NAME\"";
         table.error(path.origin.line(), what);
     }
     let on_full = table.choice("on_full", &[("refuse", OnFull::Refuse), ("drop", OnFull::Drop)]);
+    let open = table.opt_text("open", "beside path, as usage.open.jsonl");
+    let config = UsageConfig {
+        path: path.text,
+        on_full,
+        open: match open.map(|open| open.text) {
+            None => OpenList::Beside,
+            Some(text) if text == "none" => OpenList::None,
+            Some(text) => OpenList::File(text),
+        },
+        rotate_bytes: table.number("rotate_bytes", 0, 0..=1 << 50, "bytes (0 = never)"),
+        rotate_hours: table.number("rotate_hours", 0, 0..=24 * 366, "hours (0 = never)"),
+        keep: table.number("keep", 0, 0..=1_000_000, "files (0 = all)"),
+        stream: usage_stream(&mut table),
+    };
     table.finish();
-    UsageConfig { path: path.text, on_full }
+    config
+}
+
+fn usage_stream(table: &mut Table<'_, '_>) -> Option<UsageStream> {
+    let name = table.opt_text("stream", "none");
+    let store = table.text("stream_store");
+    let length_max =
+        table.number("stream_length_max", 1_000_000, 1..=1 << 40, "entries of the stream");
+    match &store {
+        None => table.note_unset("stream_store", "the store of [quota], if that is redis://"),
+        Some(Text { text, origin }) => {
+            // The URL may hold a password, so that the message does not quote it.
+            if text.strip_prefix("redis://").is_none_or(str::is_empty) {
+                let what = "stream_store in [usage] must be a URL redis://HOST:PORT/DB";
+                table.error(origin.line(), what);
+            }
+            table.note_value("stream_store", "***".into(), origin.clone(), true);
+        }
+    }
+    let name = name?;
+    let stream = name.text.strip_prefix("redis-stream:").filter(|name| !name.is_empty());
+    let Some(stream) = stream else {
+        let what =
+            format!("stream in [usage] must be \"redis-stream:NAME\", not {}", name.quoted());
+        table.error(name.origin.line(), what);
+        return None;
+    };
+    // `read` puts the quota's store in when there is none of its own.
+    let store = Secret::new(store.map(|store| store.text).unwrap_or_default());
+    Some(UsageStream { name: stream.to_owned(), store, length_max })
 }
 
 pub(super) fn log(mut table: Table<'_, '_>) -> Log {

@@ -85,6 +85,13 @@ deadline_ms = 60000
 [usage]
 path = "-"
 on_full = "drop"
+open = "open.jsonl"
+rotate_bytes = 1000000
+rotate_hours = 24
+keep = 30
+stream = "redis-stream:usage"
+stream_store = "redis://:canary-stream@host:6379/1"
+stream_length_max = 1000
 [log]
 level = "debug"
 format = "json"
@@ -160,7 +167,7 @@ fn every_documented_key_comes_back_with_its_line() {
         }
         keys += 1;
     }
-    assert_eq!(keys, 62);
+    assert_eq!(keys, 69);
 }
 
 #[test]
@@ -212,10 +219,30 @@ fn defaults_are_the_documented_ones() {
     };
     assert_eq!(config.timeouts, timeouts);
     assert_eq!(config.retry, Retry { attempts_max: 3, budget_ratio: 0.1 });
-    let usage = UsageConfig { path: "usage.jsonl".to_owned(), on_full: OnFull::Refuse };
+    let usage = UsageConfig {
+        path: "usage.jsonl".to_owned(),
+        on_full: OnFull::Refuse,
+        open: OpenList::Beside,
+        rotate_bytes: 0,
+        rotate_hours: 0,
+        keep: 0,
+        stream: None,
+    };
     assert_eq!(config.usage, usage);
     assert!(config.tenants.is_empty());
     assert!(config.warnings.is_empty());
+}
+
+#[test]
+fn a_stream_of_records_takes_the_quotas_store_when_it_has_none() {
+    let stream = |rest: &str| {
+        let text = format!("{POOL}[usage]\nstream = \"redis-stream:s\"\n{rest}");
+        Config::from_text("gw.toml", &text).unwrap().usage.stream.unwrap().store
+    };
+    let own = "stream_store = \"redis://own:1\"\n";
+    let quota = "[quota]\nstore = \"redis://q:1\"\n";
+    assert_eq!(stream(quota).expose(), "redis://q:1");
+    assert_eq!(stream(&format!("{own}{quota}")).expose(), "redis://own:1");
 }
 
 #[test]
@@ -247,6 +274,7 @@ fn errors_never_repeat_a_secret() {
         "[[tenant]]\nid = \"t\"\nkeys = [\"sha256:canary\"]\n",
         "[quota]\nstore = \"rediss://:canary@host\"\n",
         "[routing]\nshare = \"rediss://:canary@host\"\n",
+        "[usage]\nstream_store = \"rediss://:canary@host\"\n",
         "[[pool]]\nname = \"q\"\nreplicas = [\"http://canary:canary@host:1\"]\n",
         "[[pool]]\nname = \"q\"\nreplicas = [\"http://${VLLM_KEY}\"]\n",
         "[[pool]]\nname = \"q\"\nreplicas = [\"http://q:1\"]\napi_key = \"canary \"\n",
@@ -319,7 +347,9 @@ fn a_value_out_of_place_is_a_mistake() {
         ("[routing]\npolicy = \"p2\"\n", "not \"p2\"; did you mean \"p2c\"?"),
         ("[retry]\nbudget_ratio = nan\n", "from 0 to 1, not nan"),
         ("[admission]\nheadroom_ratio = 1.5\n", "from 0 to 0.9, not 1.5"),
-        ("[usage]\npath = \"redis-stream:x\"\n", "not in this version: refused"),
+        ("[usage]\npath = \"redis-stream:x\"\n", "stands beside it: stream = "),
+        ("[usage]\nstream = \"x\"\n", "must be \"redis-stream:NAME\", not \"x\""),
+        ("[usage]\nstream = \"redis-stream:x\"\n", "gw.toml:5: stream in [usage] needs a server"),
         ("[[tenant]]\nid = \"t\"\nkeys = []\nburst_tokens = 1\n", "gw.toml:7: burst_tokens needs"),
         ("[[tenant]]\nid = \"t\"\nkeys = [{ ky = \"x\" }]\n", "\"ky\" in keys of [[tenant]]; did"),
         ("[[tenant]]\nid = \"t\"\nkeys = [{ in_flight_max = 1 }]\n", "gw.toml:6: key is missing"),
@@ -386,6 +416,18 @@ fn doubles_and_clashes_name_both_sides() {
     ] {
         assert!(with_pool(&text).contains(want), "{text} -> {}", with_pool(&text));
     }
+}
+
+#[test]
+fn a_pool_with_more_replicas_than_its_index_has_room_for_is_refused() {
+    let errors = |count: usize| {
+        let urls: String = (0..count).map(|n| format!("\"http://h{n}:1\",")).collect();
+        let text = format!("[[pool]]\nname = \"p\"\nreplicas = [{urls}]\n");
+        Config::from_text("gw.toml", &text).err().map(|errors| errors.to_string())
+    };
+    assert_eq!(errors(REPLICAS_MAX), None);
+    let said = errors(REPLICAS_MAX + 1).expect("refused");
+    assert!(said.contains("gw.toml:3: a pool has at most 4096 replicas, not 4097"), "{said}");
 }
 
 #[test]

@@ -383,6 +383,10 @@ pub struct Quota {
     pub store: QuotaStore,
     /// What happens while the store is away.
     pub on_store_down: OnStoreDown,
+    /// Longest wait for a store's decision, in milliseconds.
+    pub timeout_ms: u64,
+    /// After this time without a sign of life a gateway's requests no longer count as in flight.
+    pub lease_ms: u64,
     /// The limit on its answer that a request without one gets, in tokens, when its tenant's
     /// tokens are limited.
     pub output_tokens_default: u64,
@@ -393,7 +397,7 @@ pub struct Quota {
 pub enum QuotaStore {
     /// This process.
     Memory,
-    /// A Redis URL, which may hold a password; not in this version.
+    /// A Redis URL, which may hold a password.
     Redis(Secret),
 }
 
@@ -466,6 +470,38 @@ pub struct UsageConfig {
     pub path: String,
     /// What happens while records cannot be written.
     pub on_full: OnFull,
+    /// Where requests are listed that a killed process left open.
+    pub open: OpenList,
+    /// The file is renamed and begun anew once it has so many bytes; 0 = never.
+    pub rotate_bytes: u64,
+    /// Or when so many hours, counted from 1970 in UTC, are over; 0 = never.
+    pub rotate_hours: u64,
+    /// So many rotated files are kept; 0 = all.
+    pub keep: u64,
+    /// The stream that gets a copy of each record.
+    pub stream: Option<UsageStream>,
+}
+
+/// `usage.open`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenList {
+    /// `usage.open.jsonl` for the path `usage.jsonl`; nowhere for stdout, a pipe or a device.
+    Beside,
+    /// This file.
+    File(String),
+    /// Nowhere: requests that are open at a kill leave no trace.
+    None,
+}
+
+/// `usage.stream` and what belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageStream {
+    /// Key of the stream.
+    pub name: String,
+    /// `redis://` URL of its server, which may hold a password.
+    pub store: Secret,
+    /// About so many entries are kept.
+    pub length_max: u64,
 }
 
 /// `usage.on_full`.

@@ -27,6 +27,7 @@ use crate::net::{self, Bell, Listener};
 use crate::prompt::segments::SegmentCache;
 use crate::runtime::clock;
 use crate::runtime::snapshot::{Held, Reader};
+use crate::tenants::quota::redis::Client;
 
 /// Accepts in one turn before the connections get theirs.
 const ACCEPTS_A_TURN: u32 = 32;
@@ -38,6 +39,9 @@ pub(super) const SEGMENT_BYTES_MAX: usize = 64 << 20;
 
 /// Sweeps in which connections tell their clients that the gateway ends, and write their records.
 const LAST_SWEEPS: u32 = 20;
+
+/// At the end the store of budgets gets this long to hear what goes back.
+const LAST_WORDS_MS: u64 = 500;
 
 /// What the tasks of one core share.
 pub(super) struct Core {
@@ -58,6 +62,8 @@ pub(super) struct Core {
     pub no_pool: Arc<str>,
     pub rng: RefCell<fastrand::Rng>,
     pub pickers: Pickers,
+    /// The way to the store of budgets that gateways share, if there is one.
+    pub quota: Option<Client>,
     /// Requests that wait for room.
     pub queues: Queues,
     /// Something of the core's own has panicked: it must be started again.
@@ -85,6 +91,7 @@ impl Core {
             no_pool: "-".into(),
             rng: RefCell::new(fastrand::Rng::new()),
             pickers: Pickers::default(),
+            quota: shared.quota.clone().map(|store| Client::start(store, index)),
             queues: Queues::default(),
             failed: Cell::new(false),
             connections: Cell::new(0),
@@ -192,6 +199,9 @@ async fn end(core: &Rc<Core>) {
     }
     core.idle.clear();
     core.metrics.idle_upstreams.set(0);
+    if let Some(quota) = &core.quota {
+        quota.close(LAST_WORDS_MS).await;
+    }
 }
 
 fn tick(core: &Rc<Core>) {

@@ -46,7 +46,8 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
         readers: Side::start(1, || ()).expect("threads"),
         share: Arc::default(),
         reloads: Arc::default(),
-        log: Log::new(Level::Off, false),
+        quota: None,
+        log: Arc::new(Log::new(Level::Off, false)),
         flags: Arc::default(),
     };
     (Arc::new(shared), writer, file)

@@ -304,6 +304,7 @@ pub(super) fn snapshot(shared: &Shared) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "at_unix_ms": clock::unix_ms(),
         "policy": published.policy.name(),
+        "note": "what each replica holds (the prefix index) is not part of a snapshot",
         "pools": pools.collect::<Vec<_>>(),
     })
 }

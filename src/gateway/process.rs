@@ -31,7 +31,8 @@ use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
-use crate::usage::UsageWriter;
+use crate::tenants::quota;
+use crate::usage::{UsageSink, UsageWriter};
 
 /// After readiness is gone, load balancers get this long to notice before listeners close.
 const NOTICE: Duration = Duration::from_millis(500);
@@ -55,6 +56,7 @@ pub struct Gateway {
     /// What they run on.
     pub driver: Driver,
     flags: Arc<Flags>,
+    usage: UsageSink,
     reloader: Reloader,
     stopped: mpsc::Receiver<()>,
     control: Option<JoinHandle<()>>,
@@ -82,9 +84,11 @@ impl Gateway {
         let cpus = cpus(&config)?;
         let (usage, writer) = UsageWriter::start(&config.usage)
             .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
+        writer.notes().iter().for_each(|note| log.warn(note));
         if config.usage.path == "none" {
             log.warn("usage.path is \"none\": no usage records are kept");
         }
+        let sink = usage.clone();
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
         let mut loaded = Loaded::default();
@@ -93,6 +97,7 @@ impl Gateway {
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(no_thread)?;
         let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
+        let quota = budgets(&config, cpus.len(), &log)?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let (loader, wants) = adapters::channel();
@@ -106,6 +111,7 @@ impl Gateway {
             readers,
             share: stats,
             reloads: Arc::default(),
+            quota,
             loader,
             log,
             flags: Arc::clone(&flags),
@@ -137,12 +143,18 @@ impl Gateway {
             cores,
             driver,
             flags,
+            usage: sink,
             reloader,
             stopped,
             control: Some(control),
             supervisor: Some(supervisor),
             writer: Some(writer),
         })
+    }
+
+    /// Has the usage log opened anew, as after somebody renamed it.
+    pub fn reopen_usage(&self) {
+        self.usage.reopen();
     }
 
     /// Begins a drain: not ready any more, then no new connections, open requests finish. A second
@@ -203,7 +215,7 @@ impl Drop for Gateway {
     }
 }
 
-fn log(config: &Config) -> Log {
+fn log(config: &Config) -> Arc<Log> {
     let level = match config.log.level {
         config::LogLevel::Off => Level::Off,
         config::LogLevel::Error => Level::Error,
@@ -211,7 +223,7 @@ fn log(config: &Config) -> Log {
         config::LogLevel::Info => Level::Info,
         config::LogLevel::Debug | config::LogLevel::Trace => Level::Debug,
     };
-    let log = Log::new(level, config.log.format == config::LogFormat::Json);
+    let log = Arc::new(Log::new(level, config.log.format == config::LogFormat::Json));
     config.warnings.iter().for_each(|warning| log.warn(warning));
     log
 }
@@ -245,6 +257,18 @@ fn sharing(config: &Config, log: &Log, stats: &Arc<Stats>) -> Result<Option<Shar
     };
     let share = Share::new(url.expose(), config.share.every_ms, Arc::clone(stats));
     share.map(Some).map_err(|e| format!("cannot use routing.share: {e}"))
+}
+
+/// The store of budgets that other gateways ask too; `None`: this process has its own.
+fn budgets(
+    config: &Config,
+    cores: usize,
+    log: &Arc<Log>,
+) -> Result<Option<Arc<quota::redis::Shared>>, String> {
+    let log = Arc::clone(log);
+    let say = move |bad: bool, line: &str| if bad { log.warn(line) } else { log.info(line) };
+    let shared = quota::redis::Shared::new(&config.quota, cores, Box::new(say));
+    Ok(shared.map_err(|e| format!("cannot use store in [quota]: {e}"))?.map(Arc::new))
 }
 
 fn cpus(config: &Config) -> Result<Vec<usize>, String> {
@@ -298,6 +322,9 @@ fn control_thread(
                 share::run(share, &shared.log, || Arc::clone(&shared.published.load().fleet)).await;
             });
         }
+        if let Some(store) = shared.quota.clone() {
+            tokio::task::spawn_local(async move { quota::redis::find_servers(&store).await });
+        }
         if let Some(addr) = config.server.admin {
             let view = Arc::new(view(shared, handle, reloader));
             let (bound, failed) = (bound.clone(), bound.clone());
@@ -322,6 +349,7 @@ fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
         accounts: Box::new(move || Arc::clone(&charged.load().accounts)),
         usage: shared.usage.clone(),
         share: Arc::clone(&shared.share),
+        quota: shared.quota.clone(),
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         reload: Box::new(move || reloader.ask()),

@@ -2,7 +2,8 @@
 //! what the rest of its life needs to settle that once.
 //!
 //! Cost: the tokens of its prompts, and for each sequence the most that it may generate. Runs on
-//! the core; with the store in memory it awaits nothing.
+//! the core; with the store in memory it awaits nothing, and with one that gateways share only what
+//! they have not taken ahead.
 
 use super::core::Core;
 use super::prompt::{self, Asked};
@@ -13,6 +14,7 @@ use crate::admin::Stage;
 use crate::openai::Endpoint;
 use crate::prompt::{Basis, Prompt};
 use crate::runtime::clock;
+use crate::tenants::quota::redis::{Client, Denied, Hold};
 use crate::tenants::quota::{Ask, Budget, Refused, Standing};
 
 /// An estimated prompt may have a quarter more tokens, and these of its template.
@@ -34,10 +36,18 @@ struct Cost {
 #[derive(Default)]
 pub(super) struct Spending {
     budget: Budget,
-    held: Option<Ask>,
+    held: Option<Held>,
     /// What the engine does for it costs nothing.
     free: bool,
     settled: Settled,
+}
+
+/// A reservation, and where it was made.
+enum Held {
+    /// In this process.
+    Here(Ask),
+    /// In the store that gateways share.
+    Shared(Client, Hold),
 }
 
 /// What became of a reservation, for the record. Zeros before it is settled, and without one.
@@ -120,11 +130,19 @@ pub(super) async fn reserve(
 }
 
 /// Takes `cost` out of `budget`, or refuses the request.
-async fn take(core: &Core, budget: &Budget, cost: &Cost) -> Result<Ask, Failure> {
+async fn take(core: &Core, budget: &Budget, cost: &Cost) -> Result<Held, Failure> {
     let id = u128::from(core.random()) << 64 | u128::from(core.random());
     let ask = Ask { id, tokens: cost.tokens, sequences: cost.sequences };
-    match budget.reserve(clock::now_ns(), &ask) {
-        Ok(()) => Ok(ask),
+    let taken = match (&core.quota, &budget.who) {
+        (Some(client), Some(who)) => match client.reserve(who, ask).await {
+            Ok(hold) => Ok(Held::Shared(client.clone(), hold)),
+            Err(Denied::Refused(_, refused)) => Err(refused),
+            Err(Denied::Away) => return Err(Failure::QuotaUnavailable),
+        },
+        _ => budget.reserve(clock::now_ns(), &ask).map(|()| Held::Here(ask)),
+    };
+    match taken {
+        Ok(held) => Ok(held),
         Err(refused) => {
             let [tokens, concurrency, size] = &core.metrics.quota_rejects;
             match refused {
@@ -140,7 +158,7 @@ async fn take(core: &Core, budget: &Budget, cost: &Cost) -> Result<Ask, Failure>
 impl Spending {
     /// Of a caller with this budget.
     pub(super) fn of(budget: Budget) -> Spending {
-        Spending { budget, ..Spending::default() }
+        Spending { budget, held: None, free: false, settled: Settled::default() }
     }
 
     /// Pays for the tokens that the engine `used` and gives back the rest, at the first call.
@@ -148,12 +166,22 @@ impl Spending {
     pub(super) fn settle(&mut self, used: u64, took_ms: u64) {
         let Some(held) = self.held.take() else { return };
         let used = if self.free { 0 } else { used };
-        self.budget.settle(clock::now_ns(), &held, used);
+        let reserved = match held {
+            Held::Here(ask) => {
+                self.budget.settle(clock::now_ns(), &ask, used);
+                ask.tokens
+            }
+            Held::Shared(client, hold) => {
+                let tokens = hold.tokens();
+                client.settle(hold, used);
+                tokens
+            }
+        };
         if used > 0 {
             self.budget.answered(took_ms);
         }
-        let refunded = held.tokens.saturating_sub(used);
-        self.settled = Settled { reserved: held.tokens, refunded };
+        let refunded = reserved.saturating_sub(used);
+        self.settled = Settled { reserved, refunded };
     }
 
     /// What became of the reservation.

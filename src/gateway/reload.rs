@@ -128,6 +128,10 @@ fn keep_what_is_fixed(new: &mut Config, old: &Config) -> Vec<&'static str> {
     keep("[usage]", &mut new.usage, &old.usage, &mut waiting);
     keep("share in [routing]", &mut new.share, &old.share, &mut waiting);
     keep("store in [quota]", &mut new.quota.store, &old.quota.store, &mut waiting);
+    let (ours, theirs) = (&mut new.quota, &old.quota);
+    keep("on_store_down", &mut ours.on_store_down, &theirs.on_store_down, &mut waiting);
+    keep("timeout_ms in [quota]", &mut ours.timeout_ms, &theirs.timeout_ms, &mut waiting);
+    keep("lease_ms in [quota]", &mut ours.lease_ms, &theirs.lease_ms, &mut waiting);
     keep("[log]", &mut new.log, &old.log, &mut waiting);
     waiting
 }

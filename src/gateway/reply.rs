@@ -59,6 +59,8 @@ pub(super) enum Failure {
         /// Answers that it asks for.
         sequences: u64,
     },
+    /// The store of budgets is away, and the policy is to refuse.
+    QuotaUnavailable,
     /// No replica's KV cache could ever hold it; all in tokens.
     NeverFits {
         capacity: u64,
@@ -232,6 +234,10 @@ impl Failure {
             Failure::Quota { refused, tokens, sequences } => {
                 over_budget(*refused, *tokens, *sequences)
             }
+            Failure::QuotaUnavailable => {
+                let message = "Budgets cannot be checked now; try again.";
+                said(503, "quota_unavailable", message)
+            }
             Failure::NeverFits { capacity, tokens, output } => {
                 said(400, "context_length_exceeded", never_fits(*capacity, *tokens, *output))
             }
@@ -290,6 +296,7 @@ impl Failure {
             Failure::NoHealthyReplica
             | Failure::Full(_)
             | Failure::Busy
+            | Failure::QuotaUnavailable
             | Failure::UsageUnavailable
             | Failure::Stopping => Some(1),
             _ => None,
@@ -326,6 +333,7 @@ impl Failure {
                 Refused::Tokens { .. } | Refused::TooLarge { .. } => Outcome::RejectedQuota,
                 _ => Outcome::RejectedConcurrency,
             },
+            Failure::QuotaUnavailable => Outcome::RejectedQuota,
             Failure::Overloaded { .. }
             | Failure::Full(_)
             | Failure::Busy

@@ -1,6 +1,6 @@
 //! THE PATH of a request, stage by stage. Each stage hands a value to the next, so that one cannot
-//! be skipped: head -> endpoint -> tenant -> body -> call -> served name -> prompt -> reservation
-//! -> record slot -> exchange -> outcome -> usage record.
+//! be skipped: head -> endpoint -> tenant -> record slot -> body -> call -> served name -> prompt
+//! -> reservation -> exchange -> outcome -> usage record.
 
 use std::rc::Rc;
 
@@ -59,6 +59,7 @@ async fn stages(
         return local::send(core, client, head, &answer?, ticket).await;
     }
     ticket.caller(endpoint, tenant.key_id, published.tenant(tenant));
+    ticket.reserve()?;
     ticket.spending = Spending::of(published.accounts.budget(tenant));
     let policy = head.policy.map(|span| span.of(client.inbox.filled()));
     let policy = published.policy(tenant, policy).ok_or(Failure::UnknownPolicy)?;
@@ -90,7 +91,6 @@ async fn stages(
     }
     let what = (endpoint, &call, policy, tenant);
     let plan = Plan::new(client, head, what, edits, body, served, published)?;
-    ticket.reserve()?;
     let exchange = upstream::open(core, client, &plan, ticket).await?;
     relay::run(core, client, &plan, exchange, ticket).await
 }

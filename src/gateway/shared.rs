@@ -8,7 +8,7 @@ use super::gate::Gates;
 use super::learned::Learned;
 use super::side::Side;
 use crate::admin::{Flags, Reloads, Shard};
-use crate::config::{Config, HalfClose, Retry, Timeouts};
+use crate::config::{Config, HalfClose, QuotaStore, Retry, Timeouts};
 use crate::net::Driver;
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::Fleet;
@@ -18,7 +18,7 @@ use crate::routing::Policy;
 use crate::runtime::clock;
 use crate::runtime::log::Log;
 use crate::runtime::snapshot::Snapshot;
-use crate::tenants::{Accounts, KeyTable, OPEN_TENANT, Salts, TenantRef};
+use crate::tenants::{Accounts, KeyTable, OPEN_TENANT, Salts, TenantRef, quota};
 use crate::usage::UsageSink;
 
 /// Configuration and fleet, published as one so that a request sees both of one moment.
@@ -80,7 +80,8 @@ impl Published {
                 Some(old) if Arc::ptr_eq(&old.config, &config) => Arc::clone(&old.accounts),
                 old => {
                     let old = old.map(|old| &*old.accounts);
-                    Arc::new(Accounts::new(&config.tenants, old, clock::now_ns()))
+                    let shared = config.quota.store != QuotaStore::Memory;
+                    Arc::new(Accounts::new(&config.tenants, shared, old, clock::now_ns()))
                 }
             },
             tenants: match config.tenants.as_slice() {
@@ -158,10 +159,12 @@ pub(super) struct Shared {
     pub share: Arc<Stats>,
     /// What came of reloads.
     pub reloads: Arc<Reloads>,
+    /// The store of budgets that other gateways ask too, if there is one.
+    pub quota: Option<Arc<quota::redis::Shared>>,
     /// The way to what loads adapters.
     pub loader: Loader,
     /// Where log lines go.
-    pub log: Log,
+    pub log: Arc<Log>,
     /// Drain and stop.
     pub flags: Arc<Flags>,
 }

@@ -21,7 +21,7 @@ use crate::replicas::events::check;
 use crate::replicas::{Dispatch, Lane, Pool, Replica, Served};
 use crate::runtime::clock;
 use crate::tenants::KeyId;
-use crate::usage::{Outcome, Slot, SmallId, TokensSource, UsageRecord};
+use crate::usage::{Opening, Outcome, Slot, SmallId, TokensSource, UsageRecord};
 
 /// The caller's own limit on the wait for the first content.
 pub(super) const CALLERS_LIMIT: &str = "x-request-deadline-ms";
@@ -155,11 +155,19 @@ impl<'t> Ticket<'t> {
         self.caller = Some((endpoint, key_id, tenant));
     }
 
-    /// Takes the record's place in the usage log's ring.
+    /// Takes the record's place in the usage log's ring. From here on a kill leaves a trace.
     pub(super) fn reserve(&mut self) -> Result<(), Failure> {
-        let slot = self.core.shared.usage.reserve();
+        let Some((endpoint, key_id, tenant)) = &self.caller else { return Ok(()) };
+        let slot = self.core.shared.usage.reserve(&self.opening(*endpoint, *key_id, tenant));
         self.slot = Some(slot.map_err(|_| Failure::UsageUnavailable)?);
         Ok(())
+    }
+
+    /// What is known of the request when its record begins.
+    fn opening<'a>(&'a self, endpoint: Endpoint, key_id: KeyId, tenant: &'a str) -> Opening<'a> {
+        let started_unix_ms = clock::unix_ms();
+        let (request_id, endpoint) = (&self.id, endpoint.name());
+        Opening { started_unix_ms, request_id, tenant, key_id, endpoint }
     }
 
     /// The call is understood.
@@ -396,7 +404,7 @@ impl<'t> Ticket<'t> {
         let Some(caller) = self.caller.take() else { return };
         self.settle(outcome);
         let now = clock::now_ns();
-        let endpoint = caller.0;
+        let (endpoint, key_id) = (caller.0, caller.1);
         let record = self.record(caller, outcome, now);
         if let (Some(usage), Outcome::Ok) = (self.usage, outcome) {
             self.check_count(endpoint, usage.prompt_tokens);
@@ -407,7 +415,10 @@ impl<'t> Ticket<'t> {
         self.count(&record, now);
         self.learn_answer(&record, now);
         // Refused before a place was taken: one more try, so that refusals are on record too.
-        let slot = self.slot.take().or_else(|| self.core.shared.usage.reserve().ok());
+        let slot = self.slot.take().or_else(|| {
+            let opening = self.opening(endpoint, key_id, &record.tenant);
+            self.core.shared.usage.reserve(&opening).ok()
+        });
         if let Some(slot) = slot {
             slot.push(record);
         }

@@ -8,8 +8,8 @@ use super::learned::Learned;
 use super::prompt::BLOCK_TOKENS_DEFAULT;
 use crate::prompt::Prompt;
 use crate::prompt::blocks::{BlockHash, reusable_tokens};
-use crate::replicas::{Lane, Pool, Served};
-use crate::routing::{Candidate, FleetView, Residency};
+use crate::replicas::{Lane, Pool, Served, Sums};
+use crate::routing::{Candidate, FleetView, Others, Residency};
 
 /// The block whose hash stands for a prompt's beginning: behind what many system prompts share in
 /// their first words, before what two of one kind differ in.
@@ -59,34 +59,41 @@ impl Asks<'_> {
         self.prompt.map_or(&[], |prompt| prompt.hashes.as_slice())
     }
 
-    fn candidate(&self, (index, lane): (usize, &Lane), depth: u32, block_tokens: u64) -> Candidate {
-        let sums = lane.ledger.sums(self.now_ms);
+    /// By this gateway's own account; of the other gateways' only what does not age in a second.
+    fn candidate(
+        &self,
+        (index, lane): (usize, &Lane),
+        (own, others): (&Sums, &Sums),
+        depth: u32,
+        block_tokens: u64,
+    ) -> Candidate {
         let signals = &lane.replica.signals;
         let gauges = signals.gauges(lane.rank);
         let (blocks, slots) = (gauges.blocks(), signals.adapter_slots());
         let told = gauges.load(self.now_ms).filter(|(_, age_ms)| *age_ms <= self.stale_ms);
         // The engine's word, and what it had not begun when it gave it; else what our own requests
-        // will have taken when they end.
+        // and those of other gateways will have taken when they end.
         let used = match told {
             Some((load, _)) => {
                 let told = load.kv_usage.clamp(0.0, 1.0) * blocks as f64;
-                (told as u64).saturating_add(sums.pending_tokens / block_tokens)
+                let pending = own.pending_tokens.saturating_add(others.pending_tokens);
+                (told as u64).saturating_add(pending / block_tokens)
             }
-            None => sums.held_tokens / block_tokens,
+            None => own.held_tokens.saturating_add(others.held_tokens) / block_tokens,
         };
         Candidate {
             eligible: self.eligible(index, lane),
             key: lane.key,
             cached_tokens: self.prompt.map_or(0, |prompt| cached_tokens(prompt, depth)),
-            pending_tokens: sums.pending_tokens,
-            pending_requests: sums.pending_requests,
-            decodes: sums.decodes,
-            decode_kv_tokens: sums.decode_kv_tokens,
-            requests: sums.requests,
-            load_tokens: sums.tokens,
+            pending_tokens: own.pending_tokens,
+            pending_requests: own.pending_requests,
+            decodes: own.decodes,
+            decode_kv_tokens: own.decode_kv_tokens,
+            requests: own.requests,
+            load_tokens: own.tokens,
             blocks,
             blocks_used: used,
-            prefill_duty: sums.prefill_duty(),
+            prefill_duty: (own.prefill_duty() + others.prefill_duty()).min(1.0),
             adapter: self.residency(lane, slots),
             adapters_busy: if self.adapter.is_some() { lane.ledger.adapters() } else { 0 },
             adapter_slots: slots,
@@ -145,12 +152,26 @@ pub(super) fn owner_key(prompt: &Prompt) -> Option<u64> {
     prompt.hashes.get(at).map(|hash| (hash ^ hash >> 64) as u64)
 }
 
+/// What others said of a lane that ages within a second.
+fn others(told: &Sums) -> Others {
+    Others {
+        requests: told.requests,
+        tokens: told.tokens,
+        pending_tokens: told.pending_tokens,
+        pending_requests: told.pending_requests,
+        decodes: told.decodes,
+        decode_kv_tokens: told.decode_kv_tokens,
+    }
+}
+
 /// What a view is read into, kept from one request to the next.
 #[derive(Default)]
 pub(super) struct Scratch {
     /// By slot.
     depths: Vec<u32>,
     candidates: Vec<Candidate>,
+    /// What the other gateways have in flight at each lane.
+    others: Vec<Others>,
 }
 
 impl Scratch {
@@ -163,9 +184,22 @@ impl Scratch {
         asks.pool.state.index.depths(asks.hashes(), &mut self.depths);
         self.candidates.clear();
         let block_tokens = block_tokens(asks.pool);
+        self.others.clear();
+        let (mut fleet, mut heard) = (Others::default(), false);
         for (index, lane) in lanes.iter().enumerate() {
             let depth = self.depths.get(usize::from(lane.slot)).copied().unwrap_or(0);
-            self.candidates.push(asks.candidate((index, lane), depth, block_tokens));
+            let (own, told) = (lane.ledger.own(asks.now_ms), lane.ledger.others(asks.now_ms));
+            heard |= told.is_some();
+            let told = told.unwrap_or_default();
+            self.candidates.push(asks.candidate((index, lane), (&own, &told), depth, block_tokens));
+            let others = others(&told);
+            fleet.add(&others);
+            self.others.push(others);
+        }
+        if heard {
+            for (candidate, others) in self.candidates.iter_mut().zip(&self.others) {
+                others.add_to(candidate, &fleet, lanes.len());
+            }
         }
         Seen { candidates: &self.candidates }
     }
@@ -226,7 +260,7 @@ mod tests {
     fn scratch(ramps: &[f64]) -> Scratch {
         let candidate =
             |ramp: &f64| Candidate { eligible: true, ramp: *ramp, ..Candidate::default() };
-        Scratch { depths: Vec::new(), candidates: ramps.iter().map(candidate).collect() }
+        Scratch { candidates: ramps.iter().map(candidate).collect(), ..Scratch::default() }
     }
 
     fn eligible(scratch: &Scratch) -> Vec<bool> {

@@ -95,6 +95,23 @@ impl DriverChoice {
     }
 }
 
+/// What the kernel's ring can do beyond what the cores need of it, for the operator.
+///
+/// # Errors
+/// io_uring is not to be had.
+pub fn ring_features() -> Result<Vec<&'static str>, DriverError> {
+    let ring = ring().build(8).map_err(|cause| DriverError { cause })?;
+    let has = ring.params();
+    let all = [
+        ("one mapping", has.is_feature_single_mmap()),
+        ("no dropped completions", has.is_feature_nodrop()),
+        ("fast poll", has.is_feature_fast_poll()),
+        ("timeouts by argument", has.is_feature_ext_arg()),
+        ("native workers", has.is_feature_native_workers()),
+    ];
+    Ok(all.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect())
+}
+
 /// Runs `main` and every task that it spawns on this thread until `main` ends.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ use super::sys::fd;
 
 /// Connections that the kernel keeps for us until they are accepted (`net.core.somaxconn` caps
 /// it): a burst of a second at the reference load.
-const BACKLOG: i32 = 4096;
+pub const BACKLOG: i32 = 4096;
 
 /// Binds `addr` so that every core can bind it again.
 ///

@@ -3,6 +3,8 @@
 //!
 //! The same sums as the gateway's ledger keeps, in plain numbers: one thread runs a simulation.
 
+use crate::routing::Others;
+
 /// Time over which prefill work fades, so that its mean age is that of a window of 10 s.
 const DUTY_TAU_US: f64 = 5e6;
 
@@ -74,6 +76,18 @@ impl Sums {
         let at_us = self.prefill_at_us.max(other.prefill_at_us);
         self.prefill_ms = self.prefill_ms_at(at_us) + other.prefill_ms_at(at_us);
         self.prefill_at_us = at_us;
+    }
+
+    /// As another gateway is told of it.
+    pub(super) fn told(&self) -> Others {
+        Others {
+            requests: self.requests,
+            tokens: self.tokens,
+            pending_tokens: self.pending_tokens,
+            pending_requests: self.pending_requests,
+            decodes: self.decodes,
+            decode_kv_tokens: self.decode_kv_tokens,
+        }
     }
 
     fn prefill_ms_at(&self, now_us: u64) -> f64 {

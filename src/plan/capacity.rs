@@ -27,7 +27,20 @@ pub fn capacity(
     workload: &dyn Fn(f64) -> Workload,
     tick: &mut dyn FnMut(u64),
 ) -> f64 {
-    search(first, |rate| Outcome::of(scenario, &workload(rate), policy, tick).is_within_capacity())
+    capacity_where(scenario, policy, first, workload, tick, Outcome::is_within_capacity)
+}
+
+/// The same by another rule: `fits` says whether a run is within the limits.
+#[must_use]
+pub fn capacity_where(
+    scenario: &Scenario,
+    policy: Policy,
+    first: f64,
+    workload: &dyn Fn(f64) -> Workload,
+    tick: &mut dyn FnMut(u64),
+    fits: impl Fn(&Outcome) -> bool,
+) -> f64 {
+    search(first, |rate| fits(&Outcome::of(scenario, &workload(rate), policy, tick)))
 }
 
 fn search(first: f64, mut fits: impl FnMut(f64) -> bool) -> f64 {

@@ -14,7 +14,7 @@ use crate::prompt::blocks::{BlockHash, reusable_tokens};
 use crate::routing::fit::{Kind, Observation, Scale, Slowness};
 use crate::routing::output::Lengths;
 use crate::routing::{
-    Candidate, Decision, FleetView, Model, Pick, Picker, Policy, Request, Residency, Rng,
+    Candidate, Decision, FleetView, Model, Others, Pick, Picker, Policy, Request, Residency, Rng,
 };
 
 use super::adapters::Adapters;
@@ -259,7 +259,12 @@ impl Gateway {
             headroom: self.headroom,
         };
         let model = Model { step: &self.engine.step, step_tokens_max: self.engine.step_tokens_max };
+        let mut others = Others::default();
+        if self.told {
+            self.replicas.iter().for_each(|known| others.add(&known.others.told()));
+        }
         let view = View {
+            others,
             replicas: &self.replicas,
             depths: &self.depths,
             engine: &self.engine,
@@ -406,6 +411,8 @@ impl Gateway {
 
 /// The fleet as the picker sees it for one request.
 struct View<'a> {
+    /// What the other gateways said that they have in flight, over the fleet.
+    others: Others,
     replicas: &'a [Known],
     depths: &'a [u32],
     engine: &'a EngineParams,
@@ -427,9 +434,10 @@ impl FleetView for View<'_> {
         let (Some(known), Some(&depth)) = (self.replicas.get(index), self.depths.get(index)) else {
             return Candidate { eligible: false, ..Candidate::default() };
         };
-        let mut sums = known.own;
+        let sums = known.own;
+        let mut duty = sums;
         if self.told {
-            sums.add(&known.others);
+            duty.add(&known.others);
         }
         let blocks_since = known.since_scrape.div_ceil(BLOCK_TOKENS);
         let mut candidate = Candidate {
@@ -443,13 +451,16 @@ impl FleetView for View<'_> {
             load_tokens: sums.tokens,
             blocks: self.engine.blocks,
             blocks_used: known.scraped.blocks_used + blocks_since,
-            prefill_duty: sums.prefill_duty(self.now_us),
+            prefill_duty: duty.prefill_duty(self.now_us),
             adapter: known.adapters.residency(self.adapter),
             adapters_busy: known.adapters.busy(),
             adapter_slots: self.engine.adapter_slots,
             slowness: known.slowness.get(self.scale, self.now_us / 1000),
             ..Candidate::default()
         };
+        if self.told {
+            known.others.told().add_to(&mut candidate, &self.others, self.replicas.len());
+        }
         if !self.ledger {
             known.scraped.show(&mut candidate);
         }

@@ -7,10 +7,10 @@ use super::report;
 use super::scenario::Slo;
 
 /// Told apart by most eyes (Okabe and Ito), repeated when there are more policies.
-const COLOURS: [&str; 8] =
+pub(super) const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#8c8c00"];
 /// Size of a chart of curves.
-const WIDTH: f64 = 560.0;
+pub(super) const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 300.0;
 /// Curves end at this multiple of their limit.
 const LIMITS_SHOWN: f64 = 3.0;
@@ -18,16 +18,7 @@ const LIMITS_SHOWN: f64 = 3.0;
 /// The page. `title` is text, not HTML.
 #[must_use]
 pub fn page(title: &str, outcomes: &[Outcome], slo: &Slo) -> String {
-    let mut out = String::from(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <title>expedite plan replay</title>\n<style>\n\
-         body{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1180px;padding:0 1em}\n\
-         table{border-collapse:collapse}th,td{text-align:right;padding:.2em .7em;\
-         border-bottom:1px solid #ccc}th:first-child,td:first-child{text-align:left}\n\
-         .charts{display:flex;flex-wrap:wrap;gap:1em}svg text{font:12px system-ui,sans-serif}\n\
-         .swatch{display:inline-block;width:.8em;height:.8em;margin-right:.5em}\n\
-         </style></head><body>\n<h1>Policies side by side</h1>\n",
-    );
+    let mut out = open("expedite plan replay", "Policies side by side");
     let _ = writeln!(out, "<p>{}</p>", escape(title));
     rows(outcomes, &mut out);
     out.push_str("<div class=\"charts\">\n");
@@ -48,8 +39,27 @@ pub fn page(title: &str, outcomes: &[Outcome], slo: &Slo) -> String {
     out
 }
 
+/// The beginning of a page, up to and with its heading. Nothing of it is fetched from elsewhere.
+pub(super) fn open(title: &str, heading: &str) -> String {
+    let (title, heading) = (escape(title), escape(heading));
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+         <title>{title}</title>\n<style>\n\
+         body{{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1180px;\
+         padding:0 1em}}\n\
+         table{{border-collapse:collapse}}th,td{{text-align:right;padding:.2em .7em;\
+         border-bottom:1px solid #ccc}}th:first-child,td:first-child,.words{{text-align:left}}\n\
+         .wide{{overflow-x:auto}}.warning{{border-left:4px solid #d55e00;padding-left:.7em}}\n\
+         .charts{{display:flex;flex-wrap:wrap;gap:1em}}svg{{max-width:100%;height:auto}}\
+         svg text{{font:12px system-ui,sans-serif}}\n\
+         .swatch{{display:inline-block;width:.8em;height:.8em;margin-right:.5em}}\n\
+         </style></head><body>\n<h1>{heading}</h1>\n"
+    )
+}
+
 fn rows(outcomes: &[Outcome], out: &mut String) {
-    out.push_str("<table><thead><tr><th>policy</th>");
+    out.push_str("<div class=\"wide\"><table><thead><tr><th>policy</th>");
     for name in report::HEADER {
         let _ = write!(out, "<th>{name}</th>");
     }
@@ -65,7 +75,7 @@ fn rows(outcomes: &[Outcome], out: &mut String) {
         }
         out.push_str("</tr>\n");
     }
-    out.push_str("</tbody></table>\n");
+    out.push_str("</tbody></table></div>\n");
 }
 
 /// Quantile curves of the policies: share of the requests by time.
@@ -146,10 +156,10 @@ fn line(from: (f64, f64), to: (f64, f64), colour: &str, out: &mut String) {
     );
 }
 
-fn text(at: (f64, f64), words: &str, out: &mut String) {
+pub(super) fn text(at: (f64, f64), words: &str, out: &mut String) {
     let _ = writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>", at.0, at.1, escape(words));
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -7,6 +7,10 @@
 //!   `replica` are who acts in it, `endless` is the bound of what caches can do.
 //! - [`outcome`], [`capacity`], [`report`], [`html`]: what came of it.
 //!
+//! Beside it are calculators, which run nothing: [`size`] (of [`shapes`], [`presets`], [`gpus`]),
+//! [`fluid`] (on engines that are profiled, or by [`roofline`]); [`sweep`] and [`fleet`] hold it
+//! against replays. What they say is a [`sheet`].
+//!
 //! Pure: no clock, no files, no sockets; one thread a run. A seed gives the same run anywhere.
 
 #![cfg_attr(
@@ -18,18 +22,35 @@ mod adapters;
 mod agenda;
 mod books;
 pub mod capacity;
+pub mod cost;
+pub mod cost_sheet;
+pub mod documents;
 mod endless;
+pub mod fleet;
+pub mod fluid;
 mod gateway;
+pub mod gpus;
 pub mod html;
 pub mod mix;
 pub mod outcome;
+pub mod page;
+pub mod pd;
+pub mod pd_sheet;
+pub mod presets;
 mod random;
 mod replay;
 mod replica;
 pub mod report;
+pub mod roofline;
 pub mod scenario;
+pub mod shapes;
+pub mod sheet;
+pub mod size;
+pub mod size_sheet;
+pub mod sweep;
 mod tally;
 pub mod trace;
+pub mod uniform;
 pub mod workload;
 
 pub use mix::Mix;

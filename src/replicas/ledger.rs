@@ -47,7 +47,8 @@ impl Sums {
         (self.prefill_ms / f64::from(DUTY_TAU_MS)).clamp(0.0, 1.0)
     }
 
-    fn add(&mut self, other: &Sums) {
+    /// Adds what somebody else has.
+    pub fn add(&mut self, other: &Sums) {
         self.requests = self.requests.wrapping_add(other.requests);
         self.tokens = self.tokens.wrapping_add(other.tokens);
         self.pending_tokens = self.pending_tokens.wrapping_add(other.pending_tokens);
@@ -211,15 +212,12 @@ impl Ledger {
         sums
     }
 
-    /// What all gateways have in flight, as far as the others have said so lately.
+    /// What the other gateways have in flight, as far as they have said so lately.
     #[must_use]
-    pub fn sums(&self, now_ms: u64) -> Sums {
-        let mut sums = self.own(now_ms);
+    pub fn others(&self, now_ms: u64) -> Option<Sums> {
         let at_ms = self.remote.at_ms.load(Relaxed);
-        if at_ms != 0 && now_ms.saturating_sub(at_ms) < REMOTE_MS_MAX {
-            sums.add(&self.remote.total.read(now_ms));
-        }
-        sums
+        let fresh = at_ms != 0 && now_ms.saturating_sub(at_ms) < REMOTE_MS_MAX;
+        fresh.then(|| self.remote.total.read(now_ms))
     }
 
     /// Another gateway, by a number of the caller's, says what it has in flight here. Called by

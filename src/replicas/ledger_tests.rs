@@ -30,31 +30,31 @@ fn counts(sums: Sums) -> [u64; 7] {
 fn a_request_moves_from_prefill_to_decode_and_leaves_nothing() {
     let ledger = Arc::new(Ledger::new(2));
     let mut a = ledger.enter(0, &entry(100, 64, 20), 0);
-    assert_eq!(counts(ledger.sums(0)), [1, 120, 1, 36, 0, 0, 46]);
+    assert_eq!(counts(ledger.own(0)), [1, 120, 1, 36, 0, 0, 46]);
     assert!(a.is_pending());
     a.first_token();
-    assert_eq!(counts(ledger.sums(0)), [1, 120, 0, 0, 1, 110, 46]);
+    assert_eq!(counts(ledger.own(0)), [1, 120, 0, 0, 1, 110, 46]);
     a.first_token();
-    assert_eq!(counts(ledger.sums(0)), [1, 120, 0, 0, 1, 110, 46], "once is once");
+    assert_eq!(counts(ledger.own(0)), [1, 120, 0, 0, 1, 110, 46], "once is once");
     let b = ledger.enter(1, &entry(30, 0, 0), 0);
     assert_eq!((ledger.requests(), ledger.tokens()), (2, 150));
     drop(a);
-    assert_eq!(counts(ledger.sums(0)), [1, 30, 1, 30, 0, 0, 30]);
+    assert_eq!(counts(ledger.own(0)), [1, 30, 1, 30, 0, 0, 30]);
     drop(b);
-    assert_eq!(counts(ledger.sums(0)), [0; 7]);
+    assert_eq!(counts(ledger.own(0)), [0; 7]);
 }
 
 #[test]
 fn a_wrong_hint_of_the_cache_never_makes_a_negative() {
     let ledger = Arc::new(Ledger::new(1));
     let held = ledger.enter(0, &entry(10, 5_000, 4), 0);
-    assert_eq!(counts(ledger.sums(0)), [1, 14, 1, 0, 0, 0, 2]);
+    assert_eq!(counts(ledger.own(0)), [1, 14, 1, 0, 0, 0, 2]);
     drop(held);
     let endless = ledger.enter(0, &entry(u64::MAX, 0, u64::MAX), 0);
     drop(endless);
     // A core without a line counts nowhere, and takes nothing off.
     drop(ledger.enter(7, &entry(1, 0, 1), 0));
-    assert_eq!(counts(ledger.sums(0)), [0; 7]);
+    assert_eq!(counts(ledger.own(0)), [0; 7]);
 }
 
 #[test]
@@ -63,9 +63,9 @@ fn prefill_work_fades() {
     let with = |ms| Dispatch { prefill_ms: ms, ..entry(1, 0, 1) };
     drop(ledger.enter(0, &with(1_000.0), 1_000));
     drop(ledger.enter(1, &with(500.0), 1_000));
-    let at = |now_ms| ledger.sums(now_ms).prefill_ms;
+    let at = |now_ms| ledger.own(now_ms).prefill_ms;
     assert!((at(1_000) - 1_500.0).abs() < 0.1);
-    assert!((ledger.sums(1_000).prefill_duty() - 0.3).abs() < 1e-4);
+    assert!((ledger.own(1_000).prefill_duty() - 0.3).abs() < 1e-4);
     assert!((at(6_000) / 1_500.0 - (-1.0_f64).exp()).abs() < 0.03, "{}", at(6_000));
     assert!(at(11_000) < at(6_000) && at(61_000) < 10.0 && at(600_000) < 0.001);
     assert!((at(999) - 1_500.0).abs() < 0.1, "a clock a moment behind is no age");
@@ -74,7 +74,7 @@ fn prefill_work_fades() {
     }
     assert!(at(600_000) < 0.001);
     drop(ledger.enter(0, &with(f64::MAX), 600_000));
-    assert_eq!(ledger.sums(600_000).prefill_duty(), 1.0);
+    assert_eq!(ledger.own(600_000).prefill_duty(), 1.0);
 }
 
 /// A steady load shows its own share, however it is cut into requests.
@@ -84,7 +84,7 @@ fn a_steady_load_is_its_duty() {
     for now_ms in (0..60_000).step_by(100) {
         drop(ledger.enter(0, &Dispatch { prefill_ms: 40.0, ..Dispatch::default() }, now_ms));
     }
-    let duty = ledger.sums(60_000).prefill_duty();
+    let duty = ledger.own(60_000).prefill_duty();
     assert!((duty - 0.4).abs() < 0.02, "{duty}");
 }
 
@@ -92,19 +92,20 @@ fn a_steady_load_is_its_duty() {
 fn other_gateways_count_while_they_are_heard() {
     let ledger = Arc::new(Ledger::new(1));
     let sums = |n| Sums { requests: n, pending_tokens: 10 * n, ..Sums::default() };
+    let seen = |now_ms| ledger.others(now_ms).map(|it| (it.requests, it.pending_tokens));
+    assert_eq!(seen(10_000), None);
     ledger.set_remote(0, sums(3), 10_000);
     ledger.set_remote(5, sums(4), 10_400);
     let _own = ledger.enter(0, &entry(1, 0, 0), 10_400);
-    let seen = |now_ms| (ledger.sums(now_ms).requests, ledger.sums(now_ms).pending_tokens);
-    assert_eq!(seen(10_500), (8, 71));
+    assert_eq!(seen(10_500), Some((7, 70)));
     assert_eq!(ledger.own(10_500).requests, 1);
     assert_eq!(ledger.requests(), 1, "what is shown is this gateway's own");
     // The first has gone silent; the other's next report leaves it out.
     ledger.set_remote(5, sums(2), 11_100);
-    assert_eq!(seen(11_100), (3, 21));
-    assert_eq!(seen(12_100), (1, 1), "all are silent");
+    assert_eq!(seen(11_100), Some((2, 20)));
+    assert_eq!(seen(12_100), None, "all are silent");
     ledger.set_remote(GATEWAYS_MAX, sums(1_000), 12_100);
-    assert_eq!(seen(12_100), (1, 1));
+    assert_eq!(seen(12_100), None);
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn a_million_requests_with_every_end_leave_every_entry_at_zero() {
         }
     });
     for lane in &lanes {
-        assert_eq!(counts(lane.sums(0)), [0; 7]);
+        assert_eq!(counts(lane.own(0)), [0; 7]);
         for line in &lane.lines {
             assert_eq!(counts(line.read(0)), [0; 7], "each line by itself");
         }

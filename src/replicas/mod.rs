@@ -37,6 +37,7 @@ mod silence;
 mod upkeep;
 
 pub use describe::read_replica;
+pub use discover::SourceHealth;
 pub use fleet::{Fleet, Served, Unresolved};
 pub use health::{Failure, Health, State};
 pub use ledger::{Dispatch, InFlight, Ledger, Sums};

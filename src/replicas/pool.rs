@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::discover::SourceHealth;
 use super::events::state::{Mode, State};
 use super::ledger::Ledger;
 use super::replica::Replica;
@@ -19,6 +20,7 @@ use crate::prompt::standing::Standing;
 
 /// Lanes that a pool can have: as many as its index has slots.
 pub const LANES_MAX: usize = SLOTS_MAX;
+const _: () = assert!(LANES_MAX == config::REPLICAS_MAX);
 /// Names of models and adapters that a pool remembers.
 const NAMES_MAX: usize = 4_096;
 /// A slot that was given up is not given out again for so long, so that a request which still
@@ -145,6 +147,14 @@ impl Pool {
         if learned.all(|tokens| tokens == first) { first } else { 0 }
     }
 
+    /// Replicas and ranks that have no lane, since there are more of them than [`LANES_MAX`]: they
+    /// get no request.
+    #[must_use]
+    pub fn lanes_missing(&self) -> usize {
+        let wanted = self.replicas.iter().enumerate().flat_map(ranks).count();
+        wanted.saturating_sub(self.lanes.len())
+    }
+
     /// Requests and tokens that we have in flight at a replica, over its lanes.
     #[must_use]
     pub fn in_flight(&self, replica: &Replica) -> (u64, u64) {
@@ -164,6 +174,8 @@ pub struct PoolState {
     pub index: Index,
     /// What other gateways are told of its dispatches.
     pub outbox: Outbox,
+    /// Whether the source of its members is well.
+    pub source: SourceHealth,
     cores: usize,
     seats: Mutex<Seats>,
     /// Models and adapters that any replica has listed, in order.
@@ -200,6 +212,7 @@ impl PoolState {
                 ..Limits::default()
             }),
             outbox: Outbox::default(),
+            source: SourceHealth::default(),
             cores,
             seats: Mutex::default(),
             names: Mutex::default(),
@@ -337,6 +350,22 @@ mod tests {
         assert_eq!(slots(&state, &[Arc::clone(&all[2]), Arc::clone(&d)], 2_000), [2, 3]);
         let three = [Arc::clone(&all[2]), d, e];
         assert_eq!(slots(&state, &three, 1_000 + SLOT_REST_MS), [2, 3, 0]);
+    }
+
+    #[test]
+    fn what_is_past_the_limit_has_no_lane_and_is_counted() {
+        let text = "[[pool]]\nname = \"p\"\ndiscover = { file = \"none\" }\n";
+        let config = config::Config::from_text("test.toml", text).unwrap();
+        let fleet = super::super::Fleet::new(&config, 1, &HashMap::new(), 0);
+        let mut pool = fleet.pools[0].with_members(&[], 0);
+        assert_eq!(pool.lanes_missing(), 0);
+        pool.replicas = vec![replica("a"); LANES_MAX / 8 + 1];
+        for (n, place) in pool.replicas.iter_mut().enumerate() {
+            *place = replica(&n.to_string());
+            place.signals.set_ranks(8);
+        }
+        pool.lanes = pool.state.lanes(&pool.replicas, 0);
+        assert_eq!((pool.lanes.len(), pool.lanes_missing()), (LANES_MAX, 8));
     }
 
     #[test]

@@ -17,7 +17,8 @@ use super::adapters::{self, Wants};
 use super::discover;
 use super::fleet::Fleet;
 use super::followers::Followers;
-use super::members::{Listed, Members, Refused, Source};
+use super::members::{LISTED_MAX, Listed, Members, Refused, Source};
+use super::pool::LANES_MAX;
 use super::probe::Watcher;
 use super::replica::Replica;
 use super::report::{Lines, Report};
@@ -186,8 +187,9 @@ impl Registry {
     fn follow_sources(&mut self, handle: &Handle) {
         self.sources.drain(..).for_each(|source| source.abort());
         let handle = Handle { generation: self.generation, ..handle.clone() };
-        for (at, pool) in self.config.pools.iter().enumerate() {
-            let source = discover::follow(at, pool, handle.clone(), Rc::clone(&self.report));
+        for (at, (pool, now)) in self.config.pools.iter().zip(&self.fleet.pools).enumerate() {
+            let report = Rc::clone(&self.report);
+            let source = discover::follow(at, pool, &now.state, handle.clone(), report);
             if let Some(source) = source {
                 self.sources.push(tokio::task::spawn_local(source).abort_handle());
             }
@@ -198,6 +200,13 @@ impl Registry {
         match order {
             Order::Listed { generation, pool, list } if generation == self.generation => {
                 let Some(settings) = self.config.pools.get(pool) else { return };
+                if list.len() > LISTED_MAX {
+                    let (name, all) = (&settings.name, list.len());
+                    self.report.warn(&format!(
+                        "pool {name}: its source lists {all} replicas, {LISTED_MAX} at most are \
+                         taken: the last ones get no request"
+                    ));
+                }
                 let late = !self.settled.insert(settings.name.clone());
                 self.members.listed(pool, Source::Discovered, list);
                 self.settle(late);
@@ -301,12 +310,28 @@ impl Registry {
                 }
             }
         }
+        self.warn_of_missing_lanes(before);
         let stays: HashSet<_> = replicas(&self.fleet).map(|r| r.key).collect();
         for replica in known.values().filter(|replica| !stays.contains(&replica.key)) {
             self.report.info(&format!("replica {} has left", replica.id));
         }
         (self.publish)(&self.config, Arc::clone(&self.fleet));
         self.watch();
+    }
+
+    /// Says which pools have more replicas and ranks than lanes, when that has changed.
+    fn warn_of_missing_lanes(&self, before: &Fleet) {
+        for pool in &self.fleet.pools {
+            let former = before.pools.iter().find(|former| former.name == pool.name);
+            let missing = pool.lanes_missing();
+            if missing > 0 && former.is_none_or(|former| former.lanes_missing() != missing) {
+                let name = &pool.name;
+                self.report.warn(&format!(
+                    "pool {name}: {missing} of its replicas and ranks get no request, since a pool \
+                     has at most {LANES_MAX}"
+                ));
+            }
+        }
     }
 
     /// One watcher for each replica of the fleet, and one follower for each lane's events; none for

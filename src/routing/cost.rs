@@ -6,7 +6,7 @@
 //! z   share of the time that prefill had lately  n   requests that run or wait there
 //!
 //! J = (w + d) / TTFT limit * pressure + 0.025 x^2 + 2 max(0, x - 0.7) + 5 kv + adapter
-//! pressure = (s / mean s)^4 * ((1 - mean z) / (1 - z))^2               for the usual request
+//! pressure = (s / mean s)^4 * ((1 - mean z) / max(1 - z, 0.6))^2       for the usual request
 //!          = ((n + 1) / (mean n + 1))^2 * sqrt((1 - z) / (1 - mean z)) for an unusually long one
 //! ```
 //!
@@ -34,6 +34,9 @@ const LIMIT_MS_MIN: f64 = 0.1;
 /// Weights stay within this factor of 1, either way.
 const WEIGHT_MAX: f64 = 1000.0;
 
+/// Share of the time that is left to decodes counts as at least so much: one long prompt takes all
+/// of a replica's time for a while, and says little of the time after it.
+const FREE_MIN: f64 = 0.6;
 /// Pressure stays between these: an idle replica is no magnet, a full one no taboo.
 const PRESSURE_MIN: f64 = 0.2;
 const PRESSURE_MAX: f64 = 10.0;
@@ -55,8 +58,6 @@ const LOAD: f64 = 0.8;
 const SLOTS: f64 = 4.0;
 /// An adapter for which no slot is free waits until another's last request ends.
 const NO_SLOT: f64 = 50.0;
-/// Most by which a replica that starts is dearer.
-const RAMP_MAX: f64 = 20.0;
 
 /// Names of the terms of the cost, in the order of [`Scored::terms`].
 pub(super) const TERMS: [&str; 5] = ["work", "ttft", "late", "kv", "adapter"];
@@ -80,7 +81,6 @@ pub(super) struct Scored {
     free: f64,
     /// Requests there, by weight.
     crowd: f64,
-    ramp: f64,
     terms: [f64; 5],
     pub(super) cost: f64,
 }
@@ -140,7 +140,7 @@ pub(super) fn score(
     request: &Request,
     view: &impl FleetView,
     tables: &Tables,
-    echoes: &mut Echoes,
+    (echoes, now_us): (&mut Echoes, u64),
     scored: &mut Vec<Scored>,
 ) {
     scored.clear();
@@ -148,7 +148,7 @@ pub(super) fn score(
     // that knowledge, the engines are asked all the same.
     for roomy in [true, false] {
         if scored.is_empty() {
-            gather(request, view, tables, echoes, (roomy, &mut *scored));
+            gather(request, view, tables, (&mut *echoes, now_us), (roomy, &mut *scored));
         }
     }
 }
@@ -157,7 +157,7 @@ fn gather(
     request: &Request,
     view: &impl FleetView,
     tables: &Tables,
-    echoes: &mut Echoes,
+    (echoes, now_us): (&mut Echoes, u64),
     (roomy, scored): (bool, &mut Vec<Scored>),
 ) {
     let predictor = Predictor::new(tables, request);
@@ -172,7 +172,7 @@ fn gather(
             continue;
         }
         if lags {
-            echoes.add_to(index, &mut candidate);
+            echoes.add_to(index, &mut candidate, now_us);
         }
         let times = predictor.times(&candidate);
         let weight = positive(candidate.weight, 1.0).clamp(1.0 / WEIGHT_MAX, WEIGHT_MAX);
@@ -190,7 +190,6 @@ fn gather(
             step: times.tpot_ms / tpot_limit_ms * free / weight,
             free,
             crowd: candidate.decodes.saturating_add(candidate.pending_requests) as f64 / weight,
-            ramp: candidate.ramp,
             terms: [0.0, 0.0, 0.0, KV * (kv - KV_FROM).max(0.0), adapter],
             cost: 0.0,
         };
@@ -232,7 +231,8 @@ impl Means {
 
     /// Fills in the terms that need the fleet, and the cost.
     fn sum_up(&self, one: &mut Scored) {
-        let step = squared(squared(one.step / self.step) * (self.free / one.free));
+        let left = self.free / one.free.max(FREE_MIN);
+        let step = squared(squared(one.step / self.step) * left);
         let usual = step.clamp(PRESSURE_MIN, PRESSURE_MAX);
         let longness = squared(squared(one.uncached as f64 * self.short));
         let longness = longness / (1.0 + longness);
@@ -246,21 +246,12 @@ impl Means {
         let work_ms = one.times.prefill_ms + one.times.decode_ms;
         let late = (one.ttft - LATE_FROM).max(0.0);
         let late = late + (late.min(LATE_MAX_LONG) - late) * longness;
-        let work_cost = work_ms * self.per_limit * pressure * self.slow_start(one);
+        let work_cost = work_ms * self.per_limit * pressure;
         let [work, ttft, lateness, ..] = &mut one.terms;
         *work = work_cost;
         *ttft = TTFT * squared(one.ttft);
         *lateness = LATE * late;
         one.cost = one.terms.iter().sum();
-    }
-
-    /// A replica that starts may have its share of the fleet's mean crowd; above, it is dearer.
-    fn slow_start(&self, one: &Scored) -> f64 {
-        let ramp = positive(one.ramp, 1.0).max(1e-3);
-        if ramp >= 1.0 {
-            return 1.0;
-        }
-        ((one.crowd + 1.0) / (ramp * (self.crowd + 1.0))).clamp(1.0, RAMP_MAX)
     }
 }
 

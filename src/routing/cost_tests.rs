@@ -199,13 +199,20 @@ fn new_prompts_spread_evenly() {
     assert!(counts.iter().all(|&n| (17..=23).contains(&n)), "{counts:?}");
 }
 
+/// New prompts at an idle fleet: an owner by rendezvous must not pile them up.
 #[test]
-fn a_starting_replica_gets_its_share_and_a_heavy_one_more() {
-    let mut fleet = Fleet::busy(8);
-    fleet.0[0] = Candidate { ramp: 0.1, blocks: 27_900, ..Candidate::default() };
-    let counts = send(&mut Picker::new(Policy::Cost), 80, &mut fleet, |_| usual());
-    assert!((3..=12).contains(&counts[0]), "{counts:?}");
+fn a_burst_of_new_prompts_at_an_idle_fleet_spreads_evenly() {
+    let mut fleet = Fleet::of(8, Candidate { blocks: 27_900, ..Candidate::default() });
+    let counts = send(&mut Picker::new(Policy::Cost), 16, &mut fleet, |i| Request {
+        prompt_tokens: 600,
+        owner_key: (i as u64 + 1).wrapping_mul(0x9e37_79b9),
+        ..usual()
+    });
+    assert_eq!(counts, [2; 8]);
+}
 
+#[test]
+fn a_heavy_replica_gets_more() {
     let mut fleet = Fleet::busy(4);
     fleet.0[2].weight = 2.0;
     let counts = begin(&mut fleet, 300);

@@ -8,6 +8,9 @@ const TIE: f64 = 5e-5;
 /// A prefix that nobody holds may go to whoever costs at most so much more, as a share of the
 /// least: several gateways then choose one owner for it, and none bends the balance.
 const OWNER: f64 = 0.10;
+/// Nor may it wait longer there than where it is soonest, by more than this share of its own
+/// prefill: a burst of new prompts at an idle fleet costs little wherever it goes, and piles up.
+const OWNER_WAIT: f64 = 0.5;
 
 /// Decides; `scored` holds the feasible candidates, in any order.
 pub(super) fn decide(request: &Request, scored: &[Scored], rng: &mut Rng) -> Decision {
@@ -36,7 +39,13 @@ fn best<'s>(request: &Request, scored: &'s [Scored], rng: &mut Rng) -> Option<&'
     let least = scored.iter().fold(f64::INFINITY, |least, one| least.min(one.cost));
     let held = scored.iter().any(|one| one.cached > 0);
     if !held && request.owner_key != 0 {
-        let among = scored.iter().filter(|one| one.cost <= least * (1.0 + OWNER) + TIE);
+        let soonest_ms = scored.iter().fold(f64::INFINITY, |ms, one| ms.min(one.times.ttft_ms));
+        let near = |one: &&Scored| {
+            let wait_ms = one.times.ttft_ms - soonest_ms;
+            let cheap = one.cost <= least * (1.0 + OWNER) + TIE;
+            one.cost <= least || cheap && wait_ms <= OWNER_WAIT * one.times.prefill_ms
+        };
+        let among = scored.iter().filter(near);
         return among.max_by_key(|one| rendezvous(request.owner_key, one));
     }
     let mut best = None;

@@ -29,14 +29,14 @@ impl<V: FleetView> FleetView for Forced<'_, V> {
 pub fn explain(request: &Request, view: &impl FleetView, model: &Model<'_>) -> Vec<Explained> {
     let tables = Tables::new(model);
     let mut scored = Vec::new();
-    cost::score(request, view, &tables, &mut Echoes::default(), &mut scored);
+    cost::score(request, view, &tables, (&mut Echoes::default(), 0), &mut scored);
     let mut forced = Vec::new();
     (0..view.len())
         .filter_map(|index| {
             let infeasible = cost::infeasible(request, &view.candidate(index));
             let among = if infeasible.is_some() {
                 let view = Forced(view, index);
-                cost::score(request, &view, &tables, &mut Echoes::default(), &mut forced);
+                cost::score(request, &view, &tables, (&mut Echoes::default(), 0), &mut forced);
                 &forced
             } else {
                 &scored

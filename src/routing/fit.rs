@@ -4,9 +4,11 @@
 //! Shared by the cores as relaxed atomics: a lost update costs one observation. All in logarithms,
 //! so that twice as slow and twice as fast weigh the same. A single time says little: most of what
 //! it differs from its prediction is the luck of a queue. So a replica's slowness is the median of
-//! its last observations, and nothing within a dead zone: taking luck for slowness moves traffic,
-//! and its prefixes with it, which costs more than it finds. A replica that is not asked drifts
-//! back to its pool, and so gets asked again.
+//! its last observations, and nothing while even one in eight of them is within a dead zone: taking
+//! luck for slowness moves traffic, and its prefixes with it, which costs more than it finds. A
+//! first token that comes early says that a queue was shorter than thought, never that an engine is
+//! fast; the later ones say that. A replica that is not asked drifts back to its pool, and so gets
+//! asked again.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -17,8 +19,10 @@ const SLOWNESS_MAX: f64 = 8.0;
 /// a narrow bound left over would look like the slowness of whoever was asked first. A small model
 /// on a new GPU is a hundred times as fast as a large one on an old one.
 const SCALE_MAX: f64 = 1000.0;
-/// A median within this factor of its pool's is no slowness: queues alone make as much.
+/// An observation within this factor of its pool's is no slowness: queues alone make as much.
 const DEAD_ZONE: f64 = 2.0;
+/// One in so many observations must be within it for a replica to be as its pool.
+const ONE_IN: usize = 8;
 /// Observations whose median is taken; fewer than [`RECENT_MIN`] say nothing.
 const RECENT: usize = 9;
 const RECENT_MIN: usize = 3;
@@ -147,14 +151,15 @@ impl Slowness {
         }
         let common = pool.common(seen.kind);
         common.learn(log);
-        let own = (log - common.log.get()) as f32;
+        let own = log - common.log.get();
+        let own = if seen.kind == Kind::Ttft { own.max(0.0) } else { own } as f32;
         let at = self.next.fetch_add(1, Relaxed) as usize % RECENT;
         // Never 0, which says that there is none.
         let now = (now_ms as u32).max(1);
         if let Some(slot) = self.recent.get(at) {
             slot.store(u64::from(now) << 32 | u64::from(own.to_bits()), Relaxed);
         }
-        self.log.set(beyond_dead_zone(self.median(now)));
+        self.log.set(self.agreed(now));
         self.at_ms.store(now_ms, Relaxed);
     }
 
@@ -166,7 +171,8 @@ impl Slowness {
         }
     }
 
-    fn median(&self, now: u32) -> f64 {
+    /// The median of the last observations where nearly all of them say the same.
+    fn agreed(&self, now: u32) -> f64 {
         let mut logs = [0f32; RECENT];
         let mut count = 0;
         for word in self.recent.iter().map(|slot| slot.load(Relaxed)) {
@@ -182,7 +188,11 @@ impl Slowness {
         }
         let Some(logs) = logs.get_mut(..count) else { return 0.0 };
         logs.sort_unstable_by(f32::total_cmp);
-        logs.get(count / 2).map_or(0.0, |&log| f64::from(log))
+        let at = |i: usize| logs.get(i).map_or(0.0, |&log| f64::from(log));
+        let but = count / ONE_IN;
+        let (least, most) = (at(but), at(count - 1 - but));
+        let zone = DEAD_ZONE.ln();
+        if least >= zone || most <= -zone { at(count / 2) } else { 0.0 }
     }
 
     fn relative(&self, now_ms: u64) -> f64 {
@@ -193,11 +203,6 @@ impl Slowness {
         let age_ms = now_ms.saturating_sub(self.at_ms.load(Relaxed)) as f64;
         log * (-age_ms / HALF_LIFE_MS).exp2()
     }
-}
-
-/// A median outside the dead zone, whole; within it, none.
-fn beyond_dead_zone(log: f64) -> f64 {
-    if log.abs() < DEAD_ZONE.ln() { 0.0 } else { log }
 }
 
 #[cfg(test)]
@@ -234,21 +239,39 @@ mod tests {
     #[test]
     fn three_times_slow_is_seen_within_a_few_requests_and_forgotten_within_ten_seconds() {
         let (pool, replica) = settled();
-        for i in 0..6 {
+        for i in 0..8 {
             replica.observe(&pool, seen(Kind::Ttft, 3.0), 10_000 + i * 50);
         }
-        assert!((2.5..3.5).contains(&replica.get(&pool, 10_250)), "{replica:?}");
+        assert!((2.5..3.5).contains(&replica.get(&pool, 10_350)), "{replica:?}");
         // A fresh one needs three.
         let fresh = Slowness::default();
         (0..3).for_each(|i| fresh.observe(&pool, seen(Kind::Ttft, 3.0), 10_000 + i));
         assert!((2.5..3.5).contains(&fresh.get(&pool, 10_003)));
 
         // Unasked it drifts back; asked and fast, it is back as soon.
-        assert!(replica.get(&pool, 20_250) < 1.4);
+        assert!(replica.get(&pool, 20_350) < 1.4);
         for i in 0..6 {
             replica.observe(&pool, seen(Kind::Tpot, 1.0), 12_000 + i * 50);
         }
         assert!((0.9..1.1).contains(&replica.get(&pool, 12_250)), "{replica:?}");
+    }
+
+    #[test]
+    fn early_first_tokens_say_that_a_queue_was_short_and_early_later_ones_that_an_engine_is_fast() {
+        let (pool, replica) = settled();
+        (0..9).for_each(|i| replica.observe(&pool, seen(Kind::Ttft, 0.2), 10_000 + i));
+        assert_eq!(replica.get(&pool, 10_010), pool.tpot());
+        (0..9).for_each(|i| replica.observe(&pool, seen(Kind::Tpot, 0.2), 10_000 + i));
+        assert!(replica.get(&pool, 10_010) < 0.3, "{replica:?}");
+    }
+
+    #[test]
+    fn a_run_of_bad_luck_with_two_exceptions_is_luck() {
+        let (pool, replica) = settled();
+        for ratio in [3.0, 4.0, 1.2, 5.0, 3.0, 1.5, 3.0, 4.0, 5.0] {
+            replica.observe(&pool, seen(Kind::Ttft, ratio), 10_000);
+        }
+        assert_eq!(replica.get(&pool, 10_010), pool.tpot());
     }
 
     #[test]

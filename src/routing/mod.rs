@@ -21,6 +21,7 @@ mod decide;
 mod echo;
 mod explain;
 pub mod fit;
+mod others;
 pub mod output;
 pub mod picker;
 mod predict;
@@ -37,6 +38,7 @@ mod fleet;
 mod properties;
 
 pub use explain::explain;
+pub use others::Others;
 pub use picker::Picker;
 pub use types::{
     Candidate, Decision, Explained, FleetView, Model, Pick, Policy, Request, Residency, Rng,

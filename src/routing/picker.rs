@@ -50,7 +50,7 @@ impl Picker {
         request: &Request,
         view: &impl FleetView,
         model: &Model<'_>,
-        _now_us: u64,
+        now_us: u64,
         rng: &mut Rng,
     ) -> Decision {
         if !self.tables.as_ref().is_some_and(|tables| tables.are_of(model)) {
@@ -60,11 +60,14 @@ impl Picker {
         let chosen = match self.policy {
             Policy::Cost => {
                 let (echoes, scored) = (&mut self.echoes, &mut self.scored);
-                cost::score(request, view, tables, echoes, scored);
+                cost::score(request, view, tables, (&mut *echoes, now_us), scored);
                 let decision = decide(request, scored, rng);
-                if let Decision::Pick(pick) = decision {
-                    let uncached = request.prompt_tokens.saturating_sub(pick.cached_tokens);
-                    echoes.picked(pick.replica, uncached.max(1));
+                if let Decision::Pick(pick) = decision
+                    && view.lags()
+                {
+                    let uncached = request.prompt_tokens.saturating_sub(pick.cached_tokens).max(1);
+                    let kv_tokens = request.prompt_tokens + (0.5 * request.output_tokens) as u64;
+                    echoes.picked(pick.replica, (uncached, kv_tokens), pick.ttft_ms, now_us);
                 }
                 return decision;
             }

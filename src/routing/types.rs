@@ -149,7 +149,8 @@ pub struct Candidate {
     pub slowness: f64,
     /// Configured weight; 1 = as the others.
     pub weight: f64,
-    /// Share of its capacity that it may have while it starts, 0..1; 1 = all.
+    /// Share of the picks that it may have while it starts, 0..1; 1 = all. Who fills the view
+    /// leaves it out of the others, before any policy; a policy does not look at it.
     pub ramp: f64,
 }
 

@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::quota::{Account, Budget, Limits};
+use super::quota::redis::Who;
+use super::quota::{Account, Budget, Limits, Standing};
 use super::{KeyId, TenantRef};
 use crate::config::{Tenant, TenantLimits};
 
@@ -23,11 +24,26 @@ pub struct TenantAccounts {
     pub tenant: Arc<Account>,
     /// Of keys with limits of their own.
     pub keys: Vec<(KeyId, Arc<Account>)>,
+    /// As a store that gateways share knows them: the tenant alone, then with each of the keys.
+    who: Vec<Option<Arc<Who>>>,
+}
+
+impl TenantAccounts {
+    /// How the tenant stands, then each of the keys with limits of their own.
+    pub fn standings(&self, now_ns: u64) -> Vec<Standing> {
+        let accounts = [&self.tenant].into_iter().chain(self.keys.iter().map(|(_, key)| key));
+        let known = self.who.iter().zip(accounts).map(|(who, account)| match who {
+            Some(who) => who.standings(now_ns / 1_000_000).last().unwrap_or_default(),
+            None => account.standing(now_ns),
+        });
+        known.collect()
+    }
 }
 
 impl Accounts {
     /// The accounts of these tenants; those of `old` go on under what limits they have now.
-    pub fn new(tenants: &[Tenant], old: Option<&Accounts>, now_ns: u64) -> Accounts {
+    /// `shared`: a store decides that other gateways ask too.
+    pub fn new(tenants: &[Tenant], shared: bool, old: Option<&Accounts>, now_ns: u64) -> Accounts {
         let known: HashMap<&str, &Arc<Account>> =
             old.into_iter().flat_map(Accounts::all).map(|a| (a.name(), a)).collect();
         let account = |name: String, limits: &TenantLimits| {
@@ -38,14 +54,17 @@ impl Accounts {
                 None => Arc::new(Account::new(&name, limits, now_ns)),
             }
         };
-        let tenants = tenants.iter().map(|tenant| TenantAccounts {
-            tenant: account(tenant.id.clone(), &tenant.limits),
-            keys: tenant
-                .key_limits
-                .iter()
-                .map(|(digest, limits)| (digest.key_id(), limits))
-                .map(|(id, limits)| (id, account(format!("{}/{}", tenant.id, id.as_str()), limits)))
-                .collect(),
+        let tenants = tenants.iter().map(|tenant| {
+            let of_tenant = account(tenant.id.clone(), &tenant.limits);
+            let keys = tenant.key_limits.iter().map(|(digest, limits)| {
+                let id = digest.key_id();
+                (id, account(format!("{}/{}", tenant.id, id.as_str()), limits))
+            });
+            let keys: Vec<_> = keys.collect();
+            let of_key = keys.iter().map(|(_, key)| vec![Arc::clone(&of_tenant), Arc::clone(key)]);
+            let who = [vec![Arc::clone(&of_tenant)]].into_iter().chain(of_key);
+            let who = who.map(|of| Who::new(&tenant.id, &of).filter(|_| shared).map(Arc::new));
+            TenantAccounts { who: who.collect(), tenant: of_tenant, keys }
         });
         Accounts { tenants: tenants.collect() }
     }
@@ -53,11 +72,14 @@ impl Accounts {
     /// What a caller's requests are charged to.
     pub fn budget(&self, caller: TenantRef) -> Budget {
         let Some(of) = self.tenants.get(caller.index) else { return Budget::default() };
-        let key = of.keys.iter().find(|(id, _)| *id == caller.key_id);
+        let key = of.keys.iter().position(|(id, _)| *id == caller.key_id);
+        let who = of.who.get(key.map_or(0, |n| n.saturating_add(1))).cloned().flatten();
+        let key = key.and_then(|n| of.keys.get(n));
         let limited = |account: &&Arc<Account>| account.limits().any();
         Budget {
             tenant: Some(&of.tenant).filter(limited).cloned(),
             key: key.map(|(_, account)| account).filter(limited).cloned(),
+            who,
         }
     }
 
@@ -102,9 +124,9 @@ mod tests {
     #[test]
     fn a_caller_is_charged_by_tenant_and_by_key() {
         let tenants = [tenant("a", Some(10), &[(b"x", 1)]), tenant("b", None, &[(b"y", 2)])];
-        let accounts = Accounts::new(&tenants, None, 0);
+        let accounts = Accounts::new(&tenants, false, None, 0);
         let names = |index, key| {
-            let Budget { tenant, key } = budget(&accounts, index, key);
+            let Budget { tenant, key, .. } = budget(&accounts, index, key);
             [tenant, key].map(|account| account.map(|account| account.name().to_owned()))
         };
         let key_id = |key| KeyDigest::of(key).key_id();
@@ -122,20 +144,25 @@ mod tests {
             let tenant = budget(accounts, index, b"-").tenant.expect("limited");
             tenant.standing(0).tokens.map(|tokens| (tokens.limit, tokens.remaining))
         };
-        let old = Accounts::new(&[tenant("a", Some(10), &[]), tenant("b", Some(10), &[])], None, 0);
+        let old = Accounts::new(
+            &[tenant("a", Some(10), &[]), tenant("b", Some(10), &[])],
+            false,
+            None,
+            0,
+        );
         let ask = Ask { id: 1, tokens: 60, sequences: 1 };
         budget(&old, 0, b"-").reserve(0, &ask).expect("room");
         let tenants = [tenant("c", Some(10), &[]), tenant("a", Some(20), &[])];
-        let new = Accounts::new(&tenants, Some(&old), 0);
+        let new = Accounts::new(&tenants, false, Some(&old), 0);
         assert_eq!(tokens(&new, 0), Some((100, 100)));
         assert_eq!(tokens(&new, 1), Some((200, 140)), "spent stays spent");
         // What began before ends in the same books.
         budget(&old, 0, b"-").settle(0, &ask, 10);
         assert_eq!(tokens(&new, 1), Some((200, 190)));
         // Unlimited for a while, and limited again.
-        let free = Accounts::new(&[tenant("a", None, &[])], Some(&new), 0);
+        let free = Accounts::new(&[tenant("a", None, &[])], false, Some(&new), 0);
         assert!(budget(&free, 0, b"-").is_unlimited());
-        let again = Accounts::new(&[tenant("a", Some(10), &[])], Some(&free), 0);
+        let again = Accounts::new(&[tenant("a", Some(10), &[])], false, Some(&free), 0);
         assert_eq!(tokens(&again, 0), Some((100, 100)));
     }
 }

@@ -1,10 +1,25 @@
 //! The record of what was served, and its sinks.
 //!
-//! `record` is the data and its JSON line: no I/O, no clock. `writer` owns the file, on a thread of
-//! its own; the cores reach it through a bounded ring that never blocks them.
+//! | file | what |
+//! | --- | --- |
+//! | `record` | the data and its JSON line: no I/O, no clock |
+//! | `ring` | the cores' end: bounded, never blocking |
+//! | `table`, `recover` | open requests, and what the start after a kill makes of them |
+//! | `writer`, `batch`, `log_file` | the thread that owns the log |
+//! | `stream` | a copy of each record in a stream of Redis, on a thread of its own |
+//! | `sum` | sums over logs, for `expedite usage sum`: no I/O, no clock |
 
+mod batch;
+mod log_file;
 mod record;
+mod recover;
+mod ring;
+mod stream;
+pub mod sum;
+mod table;
 mod writer;
 
 pub use record::{Outcome, SmallId, TokensSource, UsageRecord};
-pub use writer::{Slot, UsageCounters, UsageSink, UsageUnavailable, UsageWriter};
+pub use ring::{Slot, UsageCounters, UsageSink, UsageUnavailable};
+pub use table::Opening;
+pub use writer::UsageWriter;

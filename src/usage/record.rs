@@ -73,6 +73,17 @@ pub enum TokensSource {
     Gateway,
 }
 
+impl TokensSource {
+    /// As records spell it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TokensSource::Engine => "engine",
+            TokensSource::Gateway => "gateway",
+        }
+    }
+}
+
 /// A request id of at most 64 bytes, inline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SmallId {
@@ -170,47 +181,118 @@ pub struct UsageRecord {
     pub predicted_ttft_ms: Option<f64>,
 }
 
+/// What of a record is no text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Figures {
+    pub(super) ts_unix_ms: u64,
+    pub(super) stream: bool,
+    pub(super) outcome: Outcome,
+    pub(super) status: u16,
+    pub(super) tokens_source: Option<TokensSource>,
+    pub(super) attempts: u32,
+    /// Input, cached, output, reserved, refunded, predicted cached.
+    pub(super) tokens: [Option<u64>; 6],
+    /// Cost; queue, gateway, ttft, tpot, total, predicted ttft in ms.
+    pub(super) reals: [Option<f64>; 7],
+}
+
+/// The texts of a record.
+#[derive(Clone, Copy)]
+pub(super) struct Texts<'a> {
+    pub(super) request_id: &'a str,
+    pub(super) tenant: &'a str,
+    pub(super) key_id: &'a str,
+    pub(super) endpoint: &'a str,
+    /// Model, pool, adapter, replica.
+    pub(super) names: [Option<&'a str>; 4],
+}
+
 impl UsageRecord {
+    pub(super) fn figures(&self) -> Figures {
+        Figures {
+            ts_unix_ms: self.ts_unix_ms,
+            stream: self.stream,
+            outcome: self.outcome,
+            status: self.status,
+            tokens_source: self.tokens_source,
+            attempts: self.attempts,
+            tokens: [
+                self.input_tokens,
+                self.cached_tokens,
+                self.output_tokens,
+                self.reserved_tokens,
+                self.refunded_tokens,
+                self.predicted_cached_tokens,
+            ],
+            reals: [
+                self.cost,
+                self.queue_ms,
+                self.gateway_ms,
+                self.ttft_ms,
+                self.tpot_ms,
+                self.total_ms,
+                self.predicted_ttft_ms,
+            ],
+        }
+    }
+
+    pub(super) fn texts(&self) -> Texts<'_> {
+        Texts {
+            request_id: self.request_id.as_str(),
+            tenant: &self.tenant,
+            key_id: self.key_id.as_str(),
+            endpoint: self.endpoint,
+            names: [
+                self.model.as_deref(),
+                self.pool.as_deref(),
+                self.adapter.as_deref(),
+                self.replica.as_deref(),
+            ],
+        }
+    }
+
     /// Appends the record as one line of JSON, with its newline.
     pub fn write_json(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"ts\":\"");
-        write_rfc3339_ms(out, self.ts_unix_ms);
-        out.push(b'"');
-        let mut line = Line { out };
-        line.text("request_id", Some(self.request_id.as_str()));
-        line.text("tenant", Some(&self.tenant));
-        line.text("key_id", Some(self.key_id.as_str()));
-        line.text("model", self.model.as_deref());
-        line.text("pool", self.pool.as_deref());
-        line.text("adapter", self.adapter.as_deref());
-        line.text("replica", self.replica.as_deref());
-        line.text("endpoint", Some(self.endpoint));
-        line.raw("stream", if self.stream { b"true" } else { b"false" });
-        line.text("outcome", Some(self.outcome.as_str()));
-        line.whole("status", Some(self.status.into()));
-        line.whole("input_tokens", self.input_tokens);
-        line.whole("cached_tokens", self.cached_tokens);
-        line.whole("output_tokens", self.output_tokens);
-        line.text(
-            "tokens_source",
-            self.tokens_source.map(|source| match source {
-                TokensSource::Engine => "engine",
-                TokensSource::Gateway => "gateway",
-            }),
-        );
-        line.whole("reserved_tokens", self.reserved_tokens);
-        line.whole("refunded_tokens", self.refunded_tokens);
-        line.real("cost", self.cost);
-        line.whole("attempts", Some(self.attempts.into()));
-        line.real("queue_ms", self.queue_ms);
-        line.real("gateway_ms", self.gateway_ms);
-        line.real("ttft_ms", self.ttft_ms);
-        line.real("tpot_ms", self.tpot_ms);
-        line.real("total_ms", self.total_ms);
-        line.whole("predicted_cached_tokens", self.predicted_cached_tokens);
-        line.real("predicted_ttft_ms", self.predicted_ttft_ms);
-        out.extend_from_slice(b"}\n");
+        write_line(out, &self.texts(), &self.figures());
     }
+}
+
+/// Appends a record as one line of JSON, with its newline.
+pub(super) fn write_line(out: &mut Vec<u8>, texts: &Texts<'_>, figures: &Figures) {
+    let [model, pool, adapter, replica] = texts.names;
+    let [input, cached, output, reserved, refunded, predicted_cached] = figures.tokens;
+    let [cost, queue, gateway, ttft, tpot, total, predicted_ttft] = figures.reals;
+    out.extend_from_slice(b"{\"ts\":\"");
+    write_rfc3339_ms(out, figures.ts_unix_ms);
+    out.push(b'"');
+    let mut line = Line { out };
+    line.text("request_id", Some(texts.request_id));
+    line.text("tenant", Some(texts.tenant));
+    line.text("key_id", Some(texts.key_id));
+    line.text("model", model);
+    line.text("pool", pool);
+    line.text("adapter", adapter);
+    line.text("replica", replica);
+    line.text("endpoint", Some(texts.endpoint));
+    line.raw("stream", if figures.stream { b"true" } else { b"false" });
+    line.text("outcome", Some(figures.outcome.as_str()));
+    line.whole("status", Some(figures.status.into()));
+    line.whole("input_tokens", input);
+    line.whole("cached_tokens", cached);
+    line.whole("output_tokens", output);
+    line.text("tokens_source", figures.tokens_source.map(TokensSource::as_str));
+    line.whole("reserved_tokens", reserved);
+    line.whole("refunded_tokens", refunded);
+    line.real("cost", cost);
+    line.whole("attempts", Some(figures.attempts.into()));
+    line.real("queue_ms", queue);
+    line.real("gateway_ms", gateway);
+    line.real("ttft_ms", ttft);
+    line.real("tpot_ms", tpot);
+    line.real("total_ms", total);
+    line.whole("predicted_cached_tokens", predicted_cached);
+    line.real("predicted_ttft_ms", predicted_ttft);
+    out.extend_from_slice(b"}\n");
 }
 
 struct Line<'o> {
@@ -250,7 +332,7 @@ impl Line<'_> {
 
 /// Escapes what RFC 8259 section 7 demands: quote, backslash, and controls below 0x20; also DEL,
 /// and with it every byte that could end a line or move a terminal.
-fn write_escaped(out: &mut Vec<u8>, text: &str) {
+pub(super) fn write_escaped(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     for &byte in text.as_bytes() {
         match byte {
@@ -267,7 +349,7 @@ fn write_escaped(out: &mut Vec<u8>, text: &str) {
 /// `2026-01-31T12:34:56.789Z`. Days to a civil date by Howard Hinnant's `civil_from_days`
 /// (<https://howardhinnant.github.io/date_algorithms.html>): years of March to February, in eras of
 /// 400 years.
-fn write_rfc3339_ms(out: &mut Vec<u8>, unix_ms: u64) {
+pub(super) fn write_rfc3339_ms(out: &mut Vec<u8>, unix_ms: u64) {
     let (days, ms_of_day) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

@@ -1,284 +1,217 @@
-//! The thread that owns the usage file, and the ring by which the cores reach it.
+//! The thread that owns the usage log.
 //!
-//! A core reserves a [`Slot`] before a request starts and pushes the record through it when the
-//! request ends. Neither blocks, waits or wakes anybody: the thread polls. Slots and queued records
-//! together never exceed the ring, so that the push of a reserved record cannot fail.
-//!
-//! The thread appends whole batches, one write each, and calls fdatasync once a second: a crash of
-//! the host loses at most that second, a crash of the process nothing that was written. A write
-//! that fails is tried again every 100 ms from the very byte where it stopped, so that a line is
-//! never doubled or torn. Pipes are written without blocking. A file that was renamed away (by
-//! logrotate) is opened anew.
+//! It appends whole batches, one write each, and calls fdatasync once a second: a crash of the host
+//! loses at most that second, a crash of the process nothing (`table`). A write that fails is tried
+//! again every 100 ms from the very byte where it stopped, so that a line is never doubled or torn.
+//! Pipes are written without blocking. A file that was renamed away is opened anew within a second,
+//! or when it is told to. It also copies each written line to the stream, if there is one.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_queue::ArrayQueue;
-
-use super::record::UsageRecord;
-use crate::config::{OnFull, UsageConfig};
+use super::batch::Batch;
+use super::log_file::{LogFile, Rotation};
+use super::recover::{self, Claim};
+use super::ring::{Shared, UsageSink};
+use super::stream::{Feed, Stream};
+use crate::config::{OnFull, OpenList, UsageConfig};
+use crate::runtime::clock;
 
 /// Requests open and records queued, over all cores: about 30 s of a full disk at 2,000 requests a
-/// second, and some 25 MB.
+/// second, and some 25 MB; 32 MiB more for the table.
 const CAPACITY: usize = 65_536;
-/// A batch is written once it has this many bytes; the last record may pass it.
-const BATCH_BYTES: usize = 256 << 10;
 const IDLE: Duration = Duration::from_millis(5);
 const RETRY: Duration = Duration::from_millis(100);
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+const WARM_INTERVAL: Duration = Duration::from_millis(100);
+/// Places that are warmed beyond what was ever open at once.
+const WARM_AHEAD: usize = 1024;
 /// How long a stop goes on trying to write while writes fail.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
-
-/// The usage log cannot take another request; clients get 503 `usage_unavailable`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UsageUnavailable;
-
-/// Records so far, as metrics show them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UsageCounters {
-    /// Records handed to the kernel.
-    pub written: u64,
-    /// Records lost: by the policy `drop`, or at a stop while writes failed.
-    pub dropped: u64,
-    /// Writes, opens and syncs that failed.
-    pub failed: u64,
-}
-
-/// The cores' end; cheap to clone.
-#[derive(Clone)]
-pub struct UsageSink(Arc<Shared>);
-
-struct Shared {
-    ring: ArrayQueue<UsageRecord>,
-    /// Slots not yet pushed, and records in the ring.
-    claimed: AtomicUsize,
-    policy: OnFull,
-    off: bool,
-    healthy: AtomicBool,
-    stop: AtomicBool,
-    written: AtomicU64,
-    dropped: AtomicU64,
-    failed: AtomicU64,
-}
-
-/// Room for one record. Dropped without a push, it gives the room back.
-pub struct Slot {
-    shared: Arc<Shared>,
-    claimed: bool,
-}
 
 /// The writer thread; keep it, and [`UsageWriter::stop`] it after the last request.
 pub struct UsageWriter {
     thread: Option<JoinHandle<()>>,
+    stream: Option<Stream>,
     shared: Arc<Shared>,
-}
-
-impl UsageSink {
-    /// Makes sure that the record of a request which is about to start will be kept.
-    ///
-    /// # Errors
-    /// With the policy `refuse`, while writes fail or the ring is full. Never with `drop`.
-    pub fn reserve(&self) -> Result<Slot, UsageUnavailable> {
-        let shared = &self.0;
-        let refuse = shared.policy == OnFull::Refuse;
-        if shared.off {
-            return Ok(Slot { shared: shared.clone(), claimed: false });
-        }
-        if refuse && !self.is_healthy() {
-            return Err(UsageUnavailable);
-        }
-        let more = |claimed: usize| (claimed < shared.ring.capacity()).then_some(claimed + 1);
-        let claimed = shared.claimed.fetch_update(AcqRel, Relaxed, more).is_ok();
-        if refuse && !claimed {
-            return Err(UsageUnavailable);
-        }
-        Ok(Slot { shared: shared.clone(), claimed })
-    }
-
-    /// False from a failed write until one succeeds.
-    pub fn is_healthy(&self) -> bool {
-        self.0.healthy.load(Acquire)
-    }
-
-    /// What became of the records so far.
-    pub fn counters(&self) -> UsageCounters {
-        UsageCounters {
-            written: self.0.written.load(Relaxed),
-            dropped: self.0.dropped.load(Relaxed),
-            failed: self.0.failed.load(Relaxed),
-        }
-    }
-
-    /// Open slots and queued records: zero at rest.
-    pub fn outstanding(&self) -> usize {
-        self.0.claimed.load(Acquire)
-    }
-}
-
-impl Slot {
-    /// Hands the record over. Without room (policy `drop`, ring full) it is dropped and counted.
-    pub fn push(mut self, record: UsageRecord) {
-        if std::mem::take(&mut self.claimed) {
-            // The ring holds as many as may be claimed, and this slot is one of them. The claim
-            // goes with the record, and the writer gives it back.
-            let kept = self.shared.ring.push(record).is_ok();
-            debug_assert!(kept, "a claimed slot has room");
-        } else if !self.shared.off {
-            self.shared.dropped.fetch_add(1, Relaxed);
-        }
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        if self.claimed {
-            self.shared.claimed.fetch_sub(1, AcqRel);
-        }
-    }
+    notes: Vec<String>,
 }
 
 impl UsageWriter {
-    /// Opens the sink, cuts a torn last line, and starts the thread. A pipe that nobody reads yet
-    /// is no error: the sink is unhealthy until somebody does.
+    /// Lists what an ended process left open, opens the log, cuts a torn last line, and starts the
+    /// thread. A pipe that nobody reads yet is no error, nor is a disk without room for the table
+    /// of open requests: the sink is unhealthy until there is.
     ///
     /// # Errors
-    /// The file cannot be opened, or the thread not be started.
+    /// The file cannot be opened, the stream's URL not be read, or a thread not be started.
     pub fn start(config: &UsageConfig) -> io::Result<(UsageSink, UsageWriter)> {
         UsageWriter::start_with(config, CAPACITY)
     }
 
     fn start_with(config: &UsageConfig, capacity: usize) -> io::Result<(UsageSink, UsageWriter)> {
         let off = config.path == "none";
-        let shared = Arc::new(Shared {
-            ring: ArrayQueue::new(if off { 1 } else { capacity }),
-            claimed: AtomicUsize::new(0),
-            policy: config.on_full,
-            off,
-            healthy: AtomicBool::new(true),
-            stop: AtomicBool::new(false),
-            written: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-        });
-        let mut thread = None;
-        if !off {
-            let target = match open(&config.path) {
-                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => None,
-                opened => Some(opened?),
-            };
-            shared.healthy.store(target.is_some(), Release);
-            let appender = Appender::new(&config.path, target, shared.clone());
-            let builder = std::thread::Builder::new().name("usage".to_owned());
-            thread = Some(builder.spawn(move || appender.run())?);
+        let shared = Arc::new(Shared::new(if off { 1 } else { capacity }, config.on_full, off));
+        let mut writer =
+            UsageWriter { thread: None, stream: None, shared: shared.clone(), notes: Vec::new() };
+        if off {
+            return Ok((UsageSink(shared), writer));
         }
-        Ok((UsageSink(shared.clone()), UsageWriter { thread, shared }))
+        let (stream, feed) = match &config.stream {
+            None => (None, None),
+            Some(stream) => {
+                let (stream, feed) = Stream::start(stream, shared.clone())?;
+                (Some(stream), Some(feed))
+            }
+        };
+        writer.stream = stream;
+        let mut appender = Appender::new(config, capacity, shared.clone(), feed);
+        if let Err(error) = appender.claim() {
+            writer.notes.push(format!("open requests are not kept yet: {error}"));
+        }
+        match appender.open().map(drop) {
+            Err(error) if error.raw_os_error() != Some(libc::ENXIO) => return Err(error),
+            opened => {
+                appender.say_place();
+                let promised = appender.has_table() || config.on_full == OnFull::Drop;
+                shared.healthy.store(opened.is_ok() && promised, Release);
+            }
+        }
+        writer.notes.extend(appender.claim.iter_mut().flat_map(|claim| claim.notes.drain(..)));
+        let builder = std::thread::Builder::new().name("usage".to_owned());
+        writer.thread = Some(builder.spawn(move || appender.run())?);
+        Ok((UsageSink(shared), writer))
     }
 
-    /// Writes what is queued, syncs, ends the thread. Call it when no slot is open any more. True
-    /// when the thread ended within `patience`; a pipe on stdout that nobody reads may hold it.
+    /// What the operator should know of the start: requests that were open at a kill.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Writes what is queued, syncs, ends the threads. Call it when no slot is open any more. True
+    /// when they ended within `patience`; a pipe on stdout that nobody reads may hold one.
     pub fn stop(mut self, patience: Duration) -> bool {
         self.shared.stop.store(true, Release);
-        let Some(thread) = self.thread.take() else { return true };
         let start = Instant::now();
-        while !thread.is_finished() {
-            if start.elapsed() >= patience {
-                return false;
+        let ended = |thread: JoinHandle<()>| {
+            while !thread.is_finished() {
+                if start.elapsed() >= patience {
+                    return false;
+                }
+                std::thread::sleep(IDLE);
             }
-            std::thread::sleep(IDLE);
-        }
-        thread.join().is_ok()
+            thread.join().is_ok()
+        };
+        // The stream gets the last lines of the log.
+        self.thread.take().is_none_or(ended)
+            && self.stream.take().is_none_or(|stream| ended(stream.stop()))
     }
 }
 
 impl Drop for UsageWriter {
     fn drop(&mut self) {
         self.shared.stop.store(true, Release);
-    }
-}
-
-enum Target {
-    /// A file that can be cut and synced.
-    Regular(File),
-    /// A pipe or a device.
-    Stream(File),
-    Stdout(io::Stdout),
-}
-
-impl Write for Target {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Target::Regular(file) | Target::Stream(file) => file.write(bytes),
-            Target::Stdout(stdout) => {
-                let mut lock = stdout.lock();
-                lock.write_all(bytes)?;
-                lock.flush()?;
-                Ok(bytes.len())
-            }
+        if let Some(stream) = self.stream.take() {
+            drop(stream.stop());
         }
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn open(path: &str) -> io::Result<Target> {
-    if path == "-" {
-        return Ok(Target::Stdout(io::stdout()));
-    }
-    // Not blocking: to open a pipe that nobody reads must fail, not wait. Files do not mind.
-    let mut options = OpenOptions::new();
-    let file = options.create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let kind = file.metadata()?.file_type();
-    if kind.is_fifo() || kind.is_char_device() || kind.is_socket() {
-        return Ok(Target::Stream(file));
-    }
-    cut_torn_tail(Path::new(path))?;
-    Ok(Target::Regular(file))
-}
-
-/// Cuts what follows the last newline: half a line that a crash left.
-fn cut_torn_tail(path: &Path) -> io::Result<()> {
-    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
-    let len = file.seek(SeekFrom::End(0))?;
-    let (mut end, mut block) = (len, [0u8; 4096]);
-    while end > 0 {
-        let start = end.saturating_sub(block.len() as u64);
-        let part = &mut block[..(end - start) as usize];
-        file.seek(SeekFrom::Start(start))?;
-        file.read_exact(part)?;
-        if let Some(last) = memchr::memrchr(b'\n', part) {
-            end = start + last as u64 + 1;
-            break;
-        }
-        end = start;
-    }
-    if end < len { file.set_len(end) } else { Ok(()) }
 }
 
 /// The thread's own state.
 struct Appender {
     path: String,
-    target: Option<Target>,
+    rotation: Rotation,
+    /// Where open requests are listed at a start; `None`: no table is kept.
+    list: Option<PathBuf>,
+    capacity: usize,
     shared: Arc<Shared>,
-    /// Whole lines, of which the first `done` bytes are written.
-    batch: Vec<u8>,
-    done: usize,
-    dirty: bool,
+    feed: Option<Feed>,
+    claim: Option<Claim>,
+    log: Option<LogFile>,
+    batch: Batch,
     synced: Instant,
+    claimed: Instant,
+    warmed: Instant,
+    /// Most requests that were open at once.
+    peak: usize,
 }
 
 impl Appender {
-    fn new(path: &str, target: Option<Target>, shared: Arc<Shared>) -> Appender {
-        let (path, batch) = (path.to_owned(), Vec::with_capacity(BATCH_BYTES + 4096));
-        Appender { path, target, shared, batch, done: 0, dirty: false, synced: Instant::now() }
+    fn new(
+        config: &UsageConfig,
+        capacity: usize,
+        shared: Arc<Shared>,
+        feed: Option<Feed>,
+    ) -> Appender {
+        let UsageConfig { rotate_bytes, rotate_hours, keep, .. } = *config;
+        Appender {
+            path: config.path.clone(),
+            rotation: Rotation { bytes: rotate_bytes, hours: rotate_hours, keep },
+            list: list_of(config),
+            capacity,
+            shared,
+            feed,
+            claim: None,
+            log: None,
+            batch: Batch::new(),
+            synced: Instant::now(),
+            claimed: Instant::now(),
+            warmed: Instant::now(),
+            peak: 0,
+        }
+    }
+
+    /// Takes a table, and lists what the last process left in its own.
+    fn claim(&mut self) -> io::Result<()> {
+        let Some(list) = self.list.as_ref().filter(|_| !self.has_table()) else { return Ok(()) };
+        // Records that are found go to the list where the log cannot be appended to twice.
+        let log = if self.path == "-" { list } else { Path::new(&self.path) };
+        let claim = match &self.claim {
+            Some(claim) => claim,
+            None => self.claim.insert(recover::claim(list, log)?),
+        };
+        let table = claim.table(self.capacity)?;
+        table.warm(WARM_AHEAD);
+        self.shared.open.store(claim.listed, Relaxed);
+        let _ = self.shared.table.set(table);
+        self.say_place();
+        Ok(())
+    }
+
+    /// Tells the next start where to look for the lines to come.
+    fn say_place(&self) {
+        let place = self.log.as_ref().and_then(LogFile::place);
+        if let (Some(table), Some(place)) = (self.shared.table.get(), place) {
+            table.writing_to(place);
+        }
+    }
+
+    fn has_table(&self) -> bool {
+        self.list.is_none() || self.shared.table.get().is_some()
+    }
+
+    /// A kill would lose nothing that was open, or the policy allows that.
+    fn has_promise(&mut self, stopping: bool) -> bool {
+        if self.has_table() || stopping {
+            return true;
+        }
+        if self.claimed.elapsed() < RETRY {
+            return self.shared.policy == OnFull::Drop;
+        }
+        self.claimed = Instant::now();
+        self.claim().is_ok() || self.shared.policy == OnFull::Drop
+    }
+
+    fn open(&mut self) -> io::Result<&mut LogFile> {
+        let alone = self.claim.as_ref().is_none_or(|claim| claim.alone);
+        match &mut self.log {
+            Some(log) => Ok(log),
+            empty => Ok(empty.insert(LogFile::open(&self.path, self.rotation, alone)?)),
+        }
     }
 
     fn run(mut self) {
@@ -288,105 +221,118 @@ impl Appender {
             if stop_since.is_none() && self.shared.stop.load(Acquire) {
                 stop_since = Some(Instant::now());
             }
-            let idle = !self.fill();
-            let failed = self.write(stop_since.is_some()).is_err();
+            let idle = !self.batch.fill(&self.shared);
+            let written = self.write(stop_since.is_some()).is_ok();
+            let failed = !written || !self.has_promise(stop_since.is_some());
             self.shared.healthy.store(!failed, Release);
+            self.warm();
             match (failed, stop_since) {
                 (true, since) => {
                     self.shared.failed.fetch_add(1, Relaxed);
                     if self.shared.policy == OnFull::Drop {
-                        self.drop_unwritten();
+                        self.batch.drop_unwritten(&self.shared, false);
                     }
                     if since.is_some_and(|since| since.elapsed() >= STOP_PATIENCE) {
                         return self.give_up();
                     }
                     std::thread::sleep(RETRY);
                 }
-                (false, Some(_)) if idle => return,
+                (false, Some(_)) if idle => return self.end(),
                 (false, _) if idle => std::thread::sleep(IDLE),
                 (false, _) => {}
             }
         }
     }
 
-    /// Takes records out of the ring. True when there is something to write.
-    fn fill(&mut self) -> bool {
-        while self.batch.len() < BATCH_BYTES {
-            let Some(record) = self.shared.ring.pop() else { break };
-            self.shared.claimed.fetch_sub(1, AcqRel);
-            record.write_json(&mut self.batch);
-        }
-        !self.batch.is_empty()
-    }
-
     /// Writes the batch, and syncs when it is time or `now`.
     fn write(&mut self, now: bool) -> io::Result<()> {
-        let target = match &mut self.target {
-            Some(target) => target,
-            empty => empty.insert(open(&self.path)?),
-        };
-        while self.done < self.batch.len() {
-            let rest = &self.batch[self.done..];
-            match target.write(rest) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    let lines = memchr::memchr_iter(b'\n', &rest[..n]).count();
-                    self.shared.written.fetch_add(lines as u64, Relaxed);
-                    self.done += n;
-                    self.dirty = true;
-                }
+        self.open()?;
+        let Some(log) = &mut self.log else { return Ok(()) };
+        if self.batch.is_whole() && !self.batch.rest().is_empty() {
+            if log.is_full(clock::unix_ms()) {
+                // A log that cannot be rotated goes on growing.
+                let rotated = log.rotate(clock::unix_ms());
+                self.shared.failed.fetch_add(rotated.is_err().into(), Relaxed);
+            }
+            self.say_place();
+        }
+        let Some(log) = &mut self.log else { return Ok(()) };
+        while !self.batch.rest().is_empty() {
+            match log.write(self.batch.rest()) {
+                Ok(n) => self.batch.wrote(n, &self.shared, |line| {
+                    if let Some(feed) = &mut self.feed {
+                        feed.offer(line);
+                    }
+                }),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        self.batch.clear();
-        self.done = 0;
-        if now || self.synced.elapsed() >= SYNC_INTERVAL {
-            self.sync()?;
+        let asked = self.shared.reopen.swap(false, AcqRel);
+        if now || asked || self.synced.elapsed() >= SYNC_INTERVAL {
+            log.sync()?;
+            self.synced = Instant::now();
+            if log.was_moved() {
+                self.log = None;
+                self.open()?;
+            }
         }
         Ok(())
     }
 
-    /// fdatasync, and a new file when the path no longer leads to ours.
-    fn sync(&mut self) -> io::Result<()> {
-        let Some(Target::Regular(file)) = &self.target else { return Ok(()) };
-        if self.dirty {
-            file.sync_data()?;
-            self.dirty = false;
+    /// Keeps the table's pages such that cores need not wait for them.
+    fn warm(&mut self) {
+        self.peak = self.peak.max(self.shared.outstanding());
+        if let (Some(table), true) =
+            (self.shared.table.get(), self.warmed.elapsed() >= WARM_INTERVAL)
+        {
+            table.warm(self.peak.saturating_add(WARM_AHEAD));
+            self.warmed = Instant::now();
         }
-        self.synced = Instant::now();
-        let ours = file.metadata()?;
-        let same =
-            |other: std::fs::Metadata| (other.dev(), other.ino()) == (ours.dev(), ours.ino());
-        if !std::fs::metadata(&self.path).is_ok_and(same) {
-            self.target = None;
-            self.target = Some(open(&self.path)?);
-        }
-        Ok(())
     }
 
-    /// Drops the lines of which nothing is written; a begun one is kept to be ended.
-    fn drop_unwritten(&mut self) {
-        let start = memchr::memrchr(b'\n', &self.batch[..self.done]).map_or(0, |end| end + 1);
-        self.batch.drain(..start);
-        self.done -= start;
-        let keep = match self.done {
-            0 => 0,
-            _ => memchr::memchr(b'\n', &self.batch).map_or(self.batch.len(), |end| end + 1),
-        };
-        let lost = memchr::memchr_iter(b'\n', &self.batch[keep..]).count();
-        self.shared.dropped.fetch_add(lost as u64, Relaxed);
-        self.batch.truncate(keep);
-    }
-
+    /// Nothing can be written: what is queued is lost to the log, but stays in the table.
     fn give_up(mut self) {
-        while let Some(_record) = self.shared.ring.pop() {
-            self.shared.claimed.fetch_sub(1, AcqRel);
+        while self.batch.fill(&self.shared) {
+            self.batch.drop_unwritten(&self.shared, true);
+            if !self.batch.rest().is_empty() {
+                break; // The rest of a begun line, which the next start cuts.
+            }
+        }
+        while let Some(ended) = self.shared.ring.pop() {
+            self.shared.release(ended.place, true);
             self.shared.dropped.fetch_add(1, Relaxed);
         }
-        let lost = memchr::memchr_iter(b'\n', &self.batch[self.done..]).count();
-        self.shared.dropped.fetch_add(lost as u64, Relaxed);
-        self.batch.clear();
+    }
+
+    fn end(mut self) {
+        if let Some(claim) = self.claim.take().filter(|_| self.shared.outstanding() == 0) {
+            claim.remove();
+        }
+    }
+}
+
+/// Where open requests are listed. What is no file has no folder to keep a table in.
+fn list_of(config: &UsageConfig) -> Option<PathBuf> {
+    use std::os::unix::fs::FileTypeExt;
+    let path = Path::new(&config.path);
+    match &config.open {
+        OpenList::None => None,
+        OpenList::File(list) => Some(list.into()),
+        OpenList::Beside if config.path == "-" => None,
+        OpenList::Beside => {
+            let kind = std::fs::metadata(path).map(|of| of.file_type());
+            let is_file = kind.is_ok_and(|of| !of.is_fifo() && !of.is_char_device());
+            (is_file || !path.exists()).then(|| beside(path))
+        }
+    }
+}
+
+/// `usage.jsonl` -> `usage.open.jsonl`.
+fn beside(path: &Path) -> PathBuf {
+    match path.extension().and_then(std::ffi::OsStr::to_str) {
+        Some(extension) => path.with_extension(format!("open.{extension}")),
+        None => path.with_extension("open"),
     }
 }
 

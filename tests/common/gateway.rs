@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) server: String,
     /// Lines for `[[pool]]`.
     pub(crate) pool: String,
+    /// Lines of `[usage]`, in place of a log in a folder that vanishes.
+    pub(crate) usage: Option<String>,
     /// Lines for `[[tenant]]`.
     pub(crate) tenant: String,
     /// Whole further sections.
@@ -34,7 +36,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         let [server, pool, tenant, more] = std::array::from_fn(|_| String::new());
-        Settings { driver: "auto", cores: "[0]", server, pool, tenant, more }
+        Settings { driver: "auto", cores: "[0]", server, pool, tenant, usage: None, more }
     }
 }
 
@@ -68,18 +70,18 @@ impl Bed {
     /// As [`Bed::start`], without the wait: for engines that answer no probe.
     pub(crate) fn unready(engines: &[SocketAddr], settings: Settings) -> Bed {
         let dir = tempfile::tempdir().expect("folder");
-        let usage = dir.path().join("usage.jsonl");
-        let Settings { driver, cores, server, pool, tenant, more } = settings;
+        let log = dir.path().join("usage.jsonl");
+        let Settings { driver, cores, server, pool, tenant, usage, more } = settings;
+        let usage = usage.unwrap_or_else(|| format!("path = \"{}\"", log.display()));
         let replicas: Vec<_> = engines.iter().map(|addr| format!("\"http://{addr}\"")).collect();
         let text = format!(
             "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\ncores = {cores}\n\
              driver = \"{driver}\"\n{server}\n\
              [[pool]]\nname = \"p\"\nmodel = \"base\"\naliases = [\"m\"]\n\
              replicas = [{}]\n{pool}\n\
-             [usage]\npath = \"{}\"\n[log]\nlevel = \"off\"\n\
+             [usage]\n{usage}\n[log]\nlevel = \"off\"\n\
              [[tenant]]\nid = \"acme\"\nkeys = [\"{}\"]\n{tenant}\n{more}\n",
             replicas.join(", "),
-            usage.display(),
             KeyDigest::of(KEY.as_bytes()).to_text(),
         );
         let text = Arc::new(Mutex::new(text));
@@ -88,7 +90,7 @@ impl Bed {
         let config = open().expect("configuration");
         let gateway = Gateway::start_reloadable(config, Some(Arc::new(open))).expect("gateway");
         let admin = gateway.admin.expect("admin");
-        Bed { addr: gateway.addrs[0], admin, gateway, usage, text, _dir: dir }
+        Bed { addr: gateway.addrs[0], admin, gateway, usage: log, text, _dir: dir }
     }
 
     /// Rewrites the configuration and has it reloaded: status and what was answered.

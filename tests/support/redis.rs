@@ -15,22 +15,28 @@ pub(crate) struct Redis {
 
 impl Redis {
     pub(crate) fn start() -> Redis {
+        Redis::with(&[])
+    }
+
+    /// With further options.
+    pub(crate) fn with(options: &[&str]) -> Redis {
         // Somebody else may take the port in between: then the server ends, and another is tried.
         for _ in 0..10 {
             let free = TcpListener::bind("127.0.0.1:0").expect("port");
             let port = free.local_addr().expect("address").port();
             drop(free);
-            if let Some(redis) = Redis::on(port) {
+            if let Some(redis) = Redis::on(port, options) {
                 return redis;
             }
         }
         panic!("redis-server does not start: scripts/test installs it");
     }
 
-    fn on(port: u16) -> Option<Redis> {
+    fn on(port: u16, options: &[&str]) -> Option<Redis> {
         let mut child = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
+            .args(options)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -63,7 +69,7 @@ impl Redis {
         self.kill();
         let again = (0..100).find_map(|_| {
             std::thread::sleep(Duration::from_millis(20));
-            Redis::on(self.port)
+            Redis::on(self.port, &[])
         });
         *self = again.expect("the port is free again");
     }

@@ -27,8 +27,9 @@ const PURE: [&str; 10] = [
     "engine",
     "plan",
 ];
-const PURE_FILES: [&str; 12] = [
+const PURE_FILES: [&str; 13] = [
     "src/usage/record.rs",
+    "src/usage/sum.rs",
     "src/replicas/events/check.rs",
     "src/replicas/events/decode.rs",
     "src/replicas/events/map.rs",
@@ -69,7 +70,7 @@ const LAYERS: [&[&str]; 14] = [
     &["main"],
     &["cli"],
     &["plan"],
-    &["sim", "bench"],
+    &["sim", "bench", "doctor"],
     &["gateway"],
     &["admission"],
     &["routing", "admin"],

@@ -1,16 +1,14 @@
 //! `plan replay`: a workload against a simulated fleet, by the gateway's own router, in virtual
-//! time; policies side by side. Policies run beside each other, a thread each, as many as there
-//! are cores; what comes out does not depend on it.
+//! time; policies side by side.
 
-use std::io::{IsTerminal, Read, Write as _};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
 use super::super::{EXIT_USAGE, print};
+use super::progress;
 use crate::engine::EngineParams;
 use crate::plan::{Crash, Mix, Outcome, Scenario, Slo, Slow, Trace, Workload};
 use crate::plan::{capacity, html, report};
@@ -18,9 +16,6 @@ use crate::routing::Policy;
 
 /// Seconds of the mix, unless told otherwise. A file is taken whole.
 const MIX_SECONDS: f64 = 50.0;
-/// A progress line appears after this time.
-const QUIET: Duration = Duration::from_secs(2);
-const REDRAW: Duration = Duration::from_millis(200);
 /// Largest decompressed trace.
 const TRACE_BYTES_MAX: u64 = 4 << 30;
 
@@ -317,83 +312,19 @@ fn title(args: &Args, plan: &Plan) -> String {
     )
 }
 
-/// How far the runs are.
-#[derive(Default)]
-struct Progress {
-    runs: AtomicU64,
-    virtual_us: AtomicU64,
-}
-
 /// One outcome a policy, in the order of the policies.
 fn outcomes(plan: &Plan) -> Vec<Outcome> {
     let workload = plan.source.workload(plan.rate, &plan.scenario);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (next, progress) = (AtomicUsize::new(0), Progress::default());
-    let mut outcomes: Vec<(usize, Outcome)> = Vec::new();
-    std::thread::scope(|scope| {
-        let work = || {
-            let mut done = Vec::new();
-            loop {
-                let place = next.fetch_add(1, Relaxed);
-                let Some(&policy) = plan.policies.get(place) else { return done };
-                done.push((place, one(plan, &workload, policy, &progress)));
-            }
-        };
-        let threads = threads.min(plan.policies.len());
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        watch(|| workers.iter().all(|worker| worker.is_finished()), &progress);
-        for worker in workers {
-            match worker.join() {
-                Ok(done) => outcomes.extend(done),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+    progress::beside(plan.policies.len(), |place, tick| {
+        let policy = plan.policies.get(place).copied().unwrap_or(Policy::Cost);
+        let mut outcome = Outcome::of(&plan.scenario, &workload, policy, tick);
+        if plan.capacity {
+            let workload = |rate| plan.source.workload(rate, &plan.scenario);
+            let found = capacity::capacity(&plan.scenario, policy, plan.rate, &workload, tick);
+            outcome.capacity_rps = Some(found);
         }
-    });
-    outcomes.sort_by_key(|(place, _)| *place);
-    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
-}
-
-fn one(plan: &Plan, workload: &Workload, policy: Policy, progress: &Progress) -> Outcome {
-    let mut before_us = 0;
-    let mut tick = |now_us: u64| {
-        if now_us < before_us {
-            progress.runs.fetch_add(1, Relaxed);
-            before_us = 0;
-        }
-        progress.virtual_us.fetch_add(now_us - before_us, Relaxed);
-        before_us = now_us;
-    };
-    let mut outcome = Outcome::of(&plan.scenario, workload, policy, &mut tick);
-    if plan.capacity {
-        let workload = |rate| plan.source.workload(rate, &plan.scenario);
-        let found = capacity::capacity(&plan.scenario, policy, plan.rate, &workload, &mut tick);
-        outcome.capacity_rps = Some(found);
-    }
-    outcome
-}
-
-/// Waits for the end, and draws a line about it on a terminal.
-fn watch(is_over: impl Fn() -> bool, progress: &Progress) {
-    let begun = Instant::now();
-    let stderr = std::io::stderr();
-    let mut drawn = None;
-    while !is_over() {
-        std::thread::sleep(Duration::from_millis(2));
-        let due = drawn.is_none_or(|at: Instant| at.elapsed() >= REDRAW);
-        if stderr.is_terminal() && begun.elapsed() >= QUIET && due {
-            drawn = Some(Instant::now());
-            let virtual_s = progress.virtual_us.load(Relaxed) / 1_000_000;
-            let runs = progress.runs.load(Relaxed);
-            let pace = virtual_s as f64 / begun.elapsed().as_secs_f64();
-            let _ = write!(
-                stderr.lock(),
-                "\r\x1b[K{runs} runs over, {virtual_s} s of virtual time, {pace:.0} x real time"
-            );
-        }
-    }
-    if drawn.is_some() {
-        let _ = write!(stderr.lock(), "\r\x1b[K");
-    }
+        outcome
+    })
 }
 
 #[cfg(test)]

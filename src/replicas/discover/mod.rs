@@ -6,6 +6,7 @@
 
 mod dns;
 mod file;
+mod health;
 mod kubernetes;
 mod lines;
 mod slices;
@@ -13,12 +14,16 @@ mod slices;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::members::Listed;
+use super::pool::PoolState;
 use super::registry::Handle;
 use super::report::Report;
 use crate::config::{self, Discover};
+
+pub use health::SourceHealth;
 
 /// Between two tries at a source that fails: doubled each time, and then this much at most.
 const RETRY_MAX: Duration = Duration::from_secs(10);
@@ -28,13 +33,20 @@ const RETRY_MIN: Duration = Duration::from_millis(500);
 pub(super) fn follow(
     at: usize,
     pool: &config::Pool,
+    state: &Arc<PoolState>,
     registry: Handle,
     report: Rc<Report>,
 ) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+    state.source.begin(pool.discover.as_ref().map(|discover| match discover {
+        Discover::File(_) => "file",
+        Discover::Dns(_) => "dns",
+        Discover::Kubernetes(_) => "kubernetes",
+    }));
     let discover = pool.discover.clone()?;
     let outlet = Outlet {
         at,
         pool: pool.name.clone(),
+        state: Arc::clone(state),
         registry,
         report,
         last: None,
@@ -52,6 +64,7 @@ pub(super) fn follow(
 struct Outlet {
     at: usize,
     pool: String,
+    state: Arc<PoolState>,
     registry: Handle,
     report: Rc<Report>,
     last: Option<Vec<Listed>>,
@@ -63,6 +76,7 @@ impl Outlet {
     /// The source is well and lists these.
     async fn list(&mut self, list: Vec<Listed>) {
         self.failures = 0;
+        self.state.source.set_well(true);
         if self.trouble.take().is_some() {
             self.report.info(&format!("pool {}: its source is well again", self.pool));
         }
@@ -76,6 +90,7 @@ impl Outlet {
     fn fail(&mut self, what: String) -> Duration {
         let wait = RETRY_MIN.saturating_mul(1 << self.failures.min(10)).min(RETRY_MAX);
         self.failures = self.failures.saturating_add(1);
+        self.state.source.set_well(false);
         if self.trouble.as_ref() != Some(&what) {
             let stays = match &self.last {
                 Some(list) => format!("its last list of {} stays", list.len()),

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use crate::prompt::blocks::BlockHash;
 use crate::replicas::ledger::Sums;
+use crate::replicas::pool;
 
 /// Most bytes of a batch: 0.65 M hashes a second from one gateway at the usual ten batches.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -32,8 +33,8 @@ pub const CHAIN_BLOCKS_MAX: usize = 4_096;
 pub const CHAINS_MAX: usize = 8_192;
 /// Most blocks of all chains of a batch, heads included: what a receiver must walk.
 pub const BLOCKS_MAX: usize = 1 << 19;
-/// Most lanes of a batch.
-pub const LANES_MAX: usize = 8_192;
+/// Most lanes of a batch: those of a whole pool.
+pub const LANES_MAX: usize = pool::LANES_MAX;
 /// Most bytes of a pool's or replica's name.
 pub const NAME_BYTES_MAX: usize = 512;
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::bucket::{Bucket, Line};
+use super::redis::Advance;
 use super::{Ask, Limits, Refused, SequenceStanding, Standing, TokenStanding};
 
 /// Weight of the newest answer in the mean of how long answers take: an eighth.
@@ -33,6 +34,7 @@ struct State {
     rejected_tokens: AtomicU64,
     rejected_concurrency: AtomicU64,
     rejected_size: AtomicU64,
+    advance: Arc<Advance>,
 }
 
 /// What an account has seen, for the status page.
@@ -79,6 +81,11 @@ impl Account {
         &self.name
     }
 
+    /// What this gateway has taken ahead of it, when a store that gateways share decides.
+    pub(super) fn advance(&self) -> &Arc<Advance> {
+        &self.state.advance
+    }
+
     /// What it may spend.
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -90,14 +97,34 @@ impl Account {
     /// [`Refused`].
     pub fn reserve(&self, now_ns: u64, ask: &Ask) -> Result<(), Refused> {
         let taken = self.take(now_ns, ask);
-        let (counter, by) = match &taken {
-            Ok(()) => (&self.state.reserved, ask.tokens),
-            Err(Refused::Tokens { .. }) => (&self.state.rejected_tokens, 1),
-            Err(Refused::Concurrency { .. }) => (&self.state.rejected_concurrency, 1),
-            Err(_) => (&self.state.rejected_size, 1),
-        };
-        counter.fetch_add(by, Relaxed);
+        match &taken {
+            Ok(()) => drop(self.state.reserved.fetch_add(ask.tokens, Relaxed)),
+            Err(refused) => self.turned_away(refused),
+        }
         taken
+    }
+
+    /// Counts a request that was refused.
+    pub(super) fn turned_away(&self, refused: &Refused) {
+        let counter = match refused {
+            Refused::Tokens { .. } => &self.state.rejected_tokens,
+            Refused::Concurrency { .. } => &self.state.rejected_concurrency,
+            Refused::TooLarge { .. } | Refused::TooWide { .. } => &self.state.rejected_size,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request that a store let start which gateways share: the bucket here is not asked.
+    pub(super) fn let_in(&self, ask: &Ask) {
+        self.state.reserved.fetch_add(ask.tokens, Relaxed);
+        self.state.in_flight.fetch_add(ask.sequences, Relaxed);
+    }
+
+    /// Counts that it has ended.
+    pub(super) fn let_out(&self, ask: &Ask, used: u64) {
+        lower(&self.state.reserved, ask.tokens);
+        lower(&self.state.in_flight, ask.sequences);
+        self.state.spent.fetch_add(used, Relaxed);
     }
 
     /// Ends what [`Account::reserve`] began, once: `used` of the `reserved` tokens are paid, the
@@ -190,7 +217,7 @@ impl Account {
 
     /// When `over` of `taken` sequences should have ended: while each takes the recent mean, that
     /// many of them end in `over / taken` of it.
-    fn until_free_ms(&self, taken: u64, over: u64) -> u64 {
+    pub(super) fn until_free_ms(&self, taken: u64, over: u64) -> u64 {
         let mean_ms = match self.state.answer_ms.load(Relaxed) {
             0 => RETRY_MS_DEFAULT,
             known => known,
@@ -211,6 +238,7 @@ impl State {
             rejected_tokens: AtomicU64::new(0),
             rejected_concurrency: AtomicU64::new(0),
             rejected_size: AtomicU64::new(0),
+            advance: Arc::default(),
         }
     }
 }

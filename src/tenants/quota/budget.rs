@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::redis::Who;
 use super::{Account, Ask, Refused, Standing};
 
 /// See the module. A clone shares the accounts.
@@ -11,6 +12,8 @@ pub struct Budget {
     pub tenant: Option<Arc<Account>>,
     /// The key's, when it has limits of its own.
     pub key: Option<Arc<Account>>,
+    /// The same accounts as a store knows them that gateways share, when there is one.
+    pub who: Option<Arc<Who>>,
 }
 
 impl Budget {
@@ -54,14 +57,10 @@ impl Budget {
 
     /// How it stands now: of tokens and of sequences those of the account that has the fewest left.
     pub fn standing(&self, now_ns: u64) -> Standing {
-        let mut tightest = Standing::default();
-        for Standing { tokens, sequences } in self.accounts().map(|a| a.standing(now_ns)) {
-            let fewest = [tightest.tokens, tokens].into_iter().flatten();
-            tightest.tokens = fewest.min_by_key(|standing| standing.remaining);
-            let fewest = [tightest.sequences, sequences].into_iter().flatten();
-            tightest.sequences = fewest.min_by_key(|standing| standing.remaining);
+        if let Some(who) = &self.who {
+            return tightest(who.standings(now_ns / 1_000_000));
         }
-        tightest
+        tightest(self.accounts().map(|account| account.standing(now_ns)))
     }
 
     fn accounts(&self) -> impl Iterator<Item = &Arc<Account>> {
@@ -82,4 +81,16 @@ impl Budget {
             larger => larger,
         }
     }
+}
+
+/// Of tokens and of sequences those with the fewest left.
+fn tightest(standings: impl Iterator<Item = Standing>) -> Standing {
+    let mut tightest = Standing::default();
+    for Standing { tokens, sequences } in standings {
+        let fewest = [tightest.tokens, tokens].into_iter().flatten();
+        tightest.tokens = fewest.min_by_key(|standing| standing.remaining);
+        let fewest = [tightest.sequences, sequences].into_iter().flatten();
+        tightest.sequences = fewest.min_by_key(|standing| standing.remaining);
+    }
+    tightest
 }

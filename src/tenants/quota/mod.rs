@@ -15,6 +15,7 @@
 mod account;
 mod bucket;
 mod budget;
+pub mod redis;
 
 pub use account::{Account, Counts};
 pub use budget::Budget;

@@ -273,7 +273,8 @@ fn the_time_to_wait_follows_how_long_answers_take() {
 fn a_refused_key_gives_its_tenant_everything_back() {
     let tenant = Arc::new(Account::new("t", limits(100, 1_000, Some(10)), BEGIN));
     let key = Arc::new(Account::new("t/k", limits(1, 50, Some(5)), BEGIN));
-    let budget = Budget { tenant: Some(Arc::clone(&tenant)), key: Some(Arc::clone(&key)) };
+    let budget =
+        Budget { tenant: Some(Arc::clone(&tenant)), key: Some(Arc::clone(&key)), who: None };
     assert_eq!(budget.burst_tokens(), Some(50));
     assert_eq!(budget.reserve(BEGIN, &ask(40, 1)), Ok(()));
     let refused = budget.reserve(BEGIN, &ask(20, 1));

@@ -1,0 +1,26 @@
+//! What operators stand on: `expedite doctor`, `tuning/host`, the dashboard and the alerts, and the
+//! files of `scripts/deploy`, each held against what the program really does.
+
+#[path = "../support/command.rs"]
+mod command;
+#[path = "../common/mod.rs"]
+mod common;
+mod deploy;
+mod doctor;
+mod exposition;
+#[path = "../support/host_tree.rs"]
+mod host_tree;
+mod observability;
+mod tuning;
+
+use std::path::{Path, PathBuf};
+
+/// A file or folder of the repository.
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The text of a file of the repository.
+fn text(path: &str) -> String {
+    std::fs::read_to_string(repository(path)).expect(path)
+}
