@@ -54,8 +54,11 @@ fn rounds(budget: &Budget, clock: &Instant) -> [f64; 3] {
 fn main() {
     let clock = Instant::now();
     let budgets = [
-        ("tenant", Budget { tenant: account("t", LIMITS), key: None }),
-        ("tenant and key", Budget { tenant: account("t", LIMITS), key: account("t/k", LIMITS) }),
+        ("tenant", Budget { tenant: account("t", LIMITS), ..Budget::default() }),
+        (
+            "tenant and key",
+            Budget { tenant: account("t", LIMITS), key: account("t/k", LIMITS), who: None },
+        ),
     ];
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     println!(

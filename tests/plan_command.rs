@@ -99,12 +99,13 @@ fn a_compressed_trace_runs_at_another_rate() {
 
 #[test]
 fn what_makes_no_sense_is_refused_with_a_reason() {
-    let wrong: [(&[&str], &str); 7] = [
+    let wrong: [(&[&str], &str); 8] = [
         (&["--policy", "best"], "none of: cost"),
         (&["--fail", "1,2"], "T,REPLICA,DOWN"),
         (&["--fail", "1,4,2"], "replica 4 is not there"),
         (&["--slow", "0,0"], "factor"),
         (&["--adapters", "9"], "a100-8b-lora"),
+        (&["--warmup", "8"], "nothing to count"),
         (&["--hot", "1.5"], "between 0 and 1"),
         (&["--workload", "no-such-file"], "no-such-file"),
     ];

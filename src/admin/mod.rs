@@ -4,10 +4,13 @@
 //! writes nothing that a core waits for. `shard` has the cells themselves, which the cores write.
 
 mod exposition;
+mod guard;
 mod metrics;
+mod page;
 mod prompts;
 mod queue;
 mod quota;
+mod recent;
 mod replicas;
 mod routing;
 mod server;
@@ -17,5 +20,6 @@ mod signals;
 mod status;
 mod tenants;
 
+pub use recent::Recent;
 pub use server::{Flags, Reloads, View, serve};
 pub use shard::{Phase, PoolCells, PoolIndex, SHED_REASONS, Shard, Stage};

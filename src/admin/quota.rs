@@ -3,7 +3,7 @@
 use super::exposition::Page;
 use super::server::View;
 use crate::runtime::cells::{Counter, Sum};
-use crate::tenants::quota::redis::{Stats, Trouble};
+use crate::tenants::quota::store::{Stats, Trouble};
 
 /// How a decision was made: its label, and where it is counted.
 type By = (&'static str, fn(&Stats) -> &Counter);

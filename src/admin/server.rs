@@ -2,20 +2,23 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use super::guard::{self, Refused};
+use super::recent::{EVERY_MS, Recent};
 use super::shard::Shard;
-use super::{metrics, replicas, status};
+use super::{metrics, page, replicas, status};
+use crate::config::Secret;
 use crate::replicas::Fleet;
 use crate::replicas::registry::Handle;
 use crate::replicas::share::Stats;
@@ -79,8 +82,15 @@ type Reloaded = Result<Vec<&'static str>, String>;
 /// Explains a call: from its path, its tenant and its body to a status and JSON.
 type Explain = Box<dyn Fn((&str, Option<&str>), &[u8]) -> (u16, Value) + Send + Sync>;
 
+/// The last decisions: all that are kept, or so many of them without their candidates.
+type Decided = Box<dyn Fn(Option<usize>) -> Value + Send + Sync>;
+
 /// What the admin listener can see.
 pub struct View {
+    /// What callers must present, as last published; `None`: nothing.
+    pub secret: Box<dyn Fn() -> Option<Secret> + Send + Sync>,
+    /// How long things took lately.
+    pub recent: Recent,
     /// One shard a core.
     pub shards: Vec<Arc<Shard>>,
     /// The fleet as last published.
@@ -92,7 +102,7 @@ pub struct View {
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
     /// The store of budgets that other gateways ask too.
-    pub quota: Option<Arc<quota::redis::Shared>>,
+    pub quota: Option<Arc<quota::store::Shared>>,
     /// Flags of the process.
     pub flags: Arc<Flags>,
     /// Name of the cores' driver.
@@ -107,7 +117,7 @@ pub struct View {
     /// the prompt, so that it is called beside this thread.
     pub explain: Explain,
     /// The cores' last decisions.
-    pub decisions: Box<dyn Fn() -> Value + Send + Sync>,
+    pub decisions: Decided,
     /// The fleet as routing sees it.
     pub snapshot: Box<dyn Fn() -> Value + Send + Sync>,
     /// Longest body that is read, in bytes.
@@ -144,6 +154,7 @@ pub async fn serve(
 ) -> std::io::Result<()> {
     let listener = TcpListener::bind(addr).await?;
     bound(listener.local_addr()?);
+    tokio::task::spawn_local(sample(Arc::downgrade(&view)));
     loop {
         let Ok((socket, _)) = listener.accept().await else {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -165,7 +176,26 @@ pub async fn serve(
     }
 }
 
+/// Keeps what the last minute is measured from, as long as the listener lives.
+async fn sample(view: Weak<View>) {
+    let mut ticks = tokio::time::interval(std::time::Duration::from_millis(EVERY_MS));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        let Some(view) = view.upgrade() else { return };
+        view.recent.keep(&view, clock::now_ms());
+    }
+}
+
 async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let secret = (view.secret)();
+    match guard::check(secret.as_ref(), request.uri().path(), request.headers()) {
+        Ok(()) => answer_known(view, request).await,
+        Err(why) => refused(why),
+    }
+}
+
+async fn answer_known(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     if request.method() == Method::POST && request.uri().path() == "/explain" {
         return explain(view, request).await;
     }
@@ -177,8 +207,9 @@ async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<B
         }
         "/ready" if get => yes_or_no(view.is_ready(), "ready"),
         "/live" if get => yes_or_no(view.is_live(), "live"),
+        "/status" if get => page::answer(),
         "/status.json" if get => json(200, &status::json(view)),
-        "/decisions" if get => json(200, &(view.decisions)()),
+        "/decisions" if get => json(200, &(view.decisions)(last(&request))),
         "/snapshot" if get => json(200, &(view.snapshot)()),
         "/drain" if post => {
             (view.drain)();
@@ -192,12 +223,30 @@ async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<B
         path if path.starts_with("/replicas/") => {
             text(405, "text/plain", "wrong method\n".to_owned())
         }
-        "/replicas" | "/metrics" | "/ready" | "/live" | "/status.json" | "/drain" | "/reload"
-        | "/decisions" | "/snapshot" | "/explain" => {
+        "/replicas" | "/metrics" | "/ready" | "/live" | "/status" | "/status.json" | "/drain"
+        | "/reload" | "/decisions" | "/snapshot" | "/explain" => {
             text(405, "text/plain", "wrong method\n".to_owned())
         }
         _ => text(404, "text/plain", "unknown path\n".to_owned()),
     }
+}
+
+fn refused(why: Refused) -> Response<Full<Bytes>> {
+    let (status, what) = match why {
+        Refused::NoSecret => (401, "this needs the admin secret: Authorization: Bearer ..."),
+        Refused::Foreign => (403, "a page of another origin may not ask this"),
+    };
+    let mut response = json(status, &json!({ "error": what }));
+    if why == Refused::NoSecret {
+        let scheme = header::HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+    }
+    response
+}
+
+/// The number in `?last=N`.
+fn last(request: &Request<Incoming>) -> Option<usize> {
+    request.uri().query()?.split('&').find_map(|pair| pair.strip_prefix("last=")?.parse().ok())
 }
 
 /// `POST /reload`: answers when it is done, or why nothing has changed.

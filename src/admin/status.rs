@@ -1,12 +1,19 @@
 //! `/status.json`: the fleet and the gateway as they are now, for programs and for people.
 
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
 use serde_json::{Value, json};
 
 use super::metrics::by_pool;
 use super::queue;
+use super::recent::Window;
 use super::server::View;
+use super::shard::{PoolCells, Shard};
 use super::tenants;
 use crate::replicas::{Pool, Replica};
+use crate::runtime::cells::{Counter, Gauge};
 use crate::runtime::clock;
 
 /// The whole status.
@@ -14,25 +21,13 @@ pub(super) fn json(view: &View) -> Value {
     let fleet = (view.fleet)();
     let now_ms = clock::now_ms();
     let cells = by_pool(view);
+    let window = view.recent.window(view, now_ms);
     let pools: Vec<_> = fleet
         .pools
         .iter()
         .map(|pool| {
-            let replicas: Vec<_> =
-                pool.replicas.iter().map(|replica| replica_json(pool, replica, now_ms)).collect();
-            let (same, differing) = pool.state.prompts.checked();
-            json!({
-                "name": &*pool.name,
-                "prompts": {
-                    "mode": pool.prompt_mode(),
-                    "counts_same": same,
-                    "counts_differing": differing,
-                    "bytes_per_token": pool.state.prompts.bytes_a_token(),
-                    "block_tokens": pool.block_tokens(),
-                },
-                "queue": queue::json(cells.get(&pool.name).map_or(&[], Vec::as_slice)),
-                "replicas": replicas,
-            })
+            let cells = cells.get(&pool.name).map_or(&[] as &[_], Vec::as_slice);
+            pool_json(pool, cells, &window, now_ms)
         })
         .collect();
     json!({
@@ -41,16 +36,111 @@ pub(super) fn json(view: &View) -> Value {
         "cores": view.shards.len(),
         "uptime_ms": now_ms,
         "ready": view.is_ready(),
+        "draining": view.flags.draining.load(Relaxed),
+        "requests_open": level(view, |shard| &shard.in_flight),
+        "client_connections": level(view, |shard| &shard.client_connections),
+        "retries": total(view, |shard| &shard.retries),
+        "window_ms": window.ms(),
+        "overhead_ms": window.overhead(),
         "reloads": view.reloads.counts().0,
+        "reloads_refused": view.reloads.counts().1,
         "reloaded_unix_ms": view.reloads.last_unix_ms(),
         "pools": pools,
         "tenants": tenants::json(&(view.accounts)()),
     })
 }
 
-fn replica_json(pool: &Pool, replica: &Replica, now_ms: u64) -> Value {
-    let (requests, tokens) = pool.in_flight(replica);
+fn level(view: &View, of: fn(&Shard) -> &Gauge) -> i64 {
+    view.shards.iter().fold(0, |sum, shard| sum.wrapping_add(of(shard).get()))
+}
+
+fn total(view: &View, of: fn(&Shard) -> &Counter) -> u64 {
+    view.shards.iter().fold(0, |sum, shard| sum.wrapping_add(of(shard).get()))
+}
+
+fn pool_json(pool: &Pool, cells: &[Arc<PoolCells>], window: &Window, now_ms: u64) -> Value {
+    let (same, differing) = pool.state.prompts.checked();
+    let held = held(pool, now_ms);
+    let count = |of: fn(&PoolCells) -> &Counter| {
+        cells.iter().fold(0_u64, |sum, cells| sum.wrapping_add(of(cells).get()))
+    };
+    let replicas: Vec<_> = pool
+        .replicas
+        .iter()
+        .map(|replica| {
+            let held = held.get(&replica.key).copied().unwrap_or_default();
+            replica_json(replica, &held, now_ms)
+        })
+        .collect();
+    let mut value = json!({
+        "name": &*pool.name,
+        "prompts": {
+            "mode": pool.prompt_mode(),
+            "counts_same": same,
+            "counts_differing": differing,
+            "bytes_per_token": pool.state.prompts.bytes_a_token(),
+            "block_tokens": pool.block_tokens(),
+        },
+        "outcomes": outcomes(cells),
+        "tokens": {
+            "input": count(|c| &c.input),
+            "cached": count(|c| &c.cached),
+            "output": count(|c| &c.output),
+        },
+        "hit_tokens": {
+            "predicted": count(|c| &c.hits_predicted),
+            "actual": count(|c| &c.hits_actual),
+        },
+        "index_blocks": pool.state.index.blocks(),
+        "queue": queue::json(cells),
+        "replicas": replicas,
+    });
+    if let Value::Object(map) = &mut value {
+        map.extend(window.pool(&pool.name).map(|(key, value)| (key.to_owned(), value)));
+    }
+    value
+}
+
+/// Requests that have ended, by how.
+fn outcomes(cells: &[Arc<PoolCells>]) -> BTreeMap<&'static str, u64> {
+    let mut sums = BTreeMap::new();
+    for cells in cells {
+        let requests = cells.requests.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for ((_, outcome), n) in requests.iter() {
+            let sum: &mut u64 = sums.entry(outcome.as_str()).or_default();
+            *sum = sum.wrapping_add(n.get());
+        }
+    }
+    sums
+}
+
+/// What we have at a replica, over its lanes.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    requests: u64,
+    tokens: u64,
+    pending_tokens: u64,
+    prefix_mode: Option<&'static str>,
+}
+
+/// By the replica's key, in one pass: a pool may have a thousand of them.
+fn held(pool: &Pool, now_ms: u64) -> HashMap<usize, Held> {
+    let mut all: HashMap<usize, Held> = HashMap::with_capacity(pool.replicas.len());
+    for lane in &pool.lanes {
+        let held = all.entry(lane.replica.key).or_default();
+        held.requests = held.requests.wrapping_add(lane.ledger.requests());
+        held.tokens = held.tokens.wrapping_add(lane.ledger.tokens());
+        let pending = lane.ledger.own(now_ms).pending_tokens;
+        held.pending_tokens = held.pending_tokens.wrapping_add(pending);
+        // The ranks of one server are followed alike, and the first speaks.
+        held.prefix_mode = held.prefix_mode.or_else(|| Some(pool.prefix_mode(lane).name()));
+    }
+    all
+}
+
+fn replica_json(replica: &Replica, held: &Held, now_ms: u64) -> Value {
     let signals = &replica.signals;
+    let totals = signals.totals();
     let told = signals.server.load(now_ms);
     let facts = signals.facts.load_full();
     let facts = facts.as_deref();
@@ -61,8 +151,10 @@ fn replica_json(pool: &Pool, replica: &Replica, now_ms: u64) -> Value {
         "source": replica.source().name(),
         "state": replica.state(now_ms).name(),
         "ramp": replica.health.ramp(now_ms),
-        "in_flight": requests,
-        "in_flight_tokens": tokens,
+        "in_flight": held.requests,
+        "in_flight_tokens": held.tokens,
+        "pending_prefill_tokens": held.pending_tokens,
+        "prefix_mode": held.prefix_mode,
         "models": replica.models.load().as_ref().map(|list| {
             list.iter().map(|e| e.id.clone()).collect::<Vec<_>>()
         }),
@@ -77,7 +169,9 @@ fn replica_json(pool: &Pool, replica: &Replica, now_ms: u64) -> Value {
         "running": told.map(|(load, _)| load.running),
         "waiting": told.map(|(load, _)| load.waiting),
         "kv_usage": told.map(|(load, _)| load.kv_usage),
-        "preemptions": signals.totals().preemptions,
+        "preemptions": totals.preemptions,
+        "prefix_query_tokens": totals.prefix_queries,
+        "prefix_hit_tokens": totals.prefix_hits,
         "signals_refused": signals.refused(),
     })
 }

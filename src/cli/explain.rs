@@ -1,19 +1,16 @@
 //! `explain`: why a request would go where it goes, asked of a running gateway or of a snapshot.
 
 use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use serde_json::Value;
 
+use super::Failed;
+use super::admin::Admin;
 use crate::config::Config;
 use crate::gateway;
-
-/// A gateway that takes longer than this for an explanation is not there.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Explain which replica a request would be sent to
 #[derive(clap::Args)]
@@ -24,7 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
   expedite explain --config gateway.toml --request body.json --snapshot fleet.json
 
 Asks the admin listener of a running gateway, which counts the prompt and prices every replica as
-a core would, and sends nothing. With --snapshot no gateway is asked; a snapshot does not hold the
+a core would, and sends nothing. If that wants a secret, it is admin_secret of the file or the
+variable EXPEDITE_ADMIN_SECRET. With --snapshot no gateway is asked; a snapshot does not hold the
 prefix index, so that nothing counts as cached.")]
 pub(super) struct Args {
     /// The configuration file; its server.admin is asked
@@ -51,8 +49,6 @@ pub(super) struct Args {
     json: bool,
 }
 
-type Failed = (u8, String);
-
 /// Runs the command.
 pub(super) fn run(args: Args) -> ExitCode {
     match explained(&args) {
@@ -75,14 +71,10 @@ fn explained(args: &Args) -> Result<Value, Failed> {
         return gateway::explain_snapshot(config, &snapshot, &args.path, &body)
             .map_err(|what| (1, what));
     }
-    let admin = match (&args.admin, &config) {
-        (Some(url), _) => address(url)?,
-        (None, Some(config)) => config.server.admin.ok_or_else(|| {
-            (super::EXIT_USAGE, "server.admin is \"none\": there is nobody to ask".to_owned())
-        })?,
-        (None, None) => return Err((super::EXIT_USAGE, "--config or --admin?".to_owned())),
-    };
-    ask(admin, (&args.path, args.tenant.as_deref()), &body).map_err(|what| (1, what))
+    let admin = Admin::of(args.admin.as_deref(), config.as_ref())?;
+    let tenant = args.tenant.as_deref().map(|id| format!("&tenant={id}")).unwrap_or_default();
+    let line = format!("POST /explain?path={}{tenant}", args.path);
+    admin.ask(&line, &body).map_err(|what| (1, what))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failed> {
@@ -92,48 +84,6 @@ fn read(path: &Path) -> Result<Vec<u8>, Failed> {
         false => std::fs::read(path),
     };
     read.map_err(|error| (1, format!("cannot read {}: {error}", path.display())))
-}
-
-/// The address of an admin listener.
-pub(super) fn address(url: &str) -> Result<SocketAddr, Failed> {
-    let host = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
-    let found = std::net::ToSocketAddrs::to_socket_addrs(host).ok().and_then(|mut a| a.next());
-    found.ok_or_else(|| (super::EXIT_USAGE, format!("--admin {url} is no address and port")))
-}
-
-/// Asks the admin listener for an explanation.
-fn ask(
-    admin: SocketAddr,
-    (path, tenant): (&str, Option<&str>),
-    body: &[u8],
-) -> Result<Value, String> {
-    let tenant = tenant.map(|id| format!("&tenant={id}")).unwrap_or_default();
-    let head = format!(
-        "POST /explain?path={path}{tenant} HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    let said = exchange(admin, &[head.as_bytes(), body].concat())?;
-    match said.get("error").and_then(Value::as_str) {
-        Some(error) => Err(format!("{admin}: {error}")),
-        None => Ok(said),
-    }
-}
-
-/// One exchange with the admin listener; its answer in JSON.
-pub(super) fn exchange(admin: SocketAddr, request: &[u8]) -> Result<Value, String> {
-    let exchanged = || -> std::io::Result<Vec<u8>> {
-        let mut wire = TcpStream::connect_timeout(&admin, PATIENCE)?;
-        wire.set_read_timeout(Some(PATIENCE))?;
-        wire.write_all(request)?;
-        let mut answer = Vec::new();
-        wire.read_to_end(&mut answer)?;
-        Ok(answer)
-    };
-    let answer = exchanged().map_err(|error| format!("cannot ask {admin}: {error}"))?;
-    let text = String::from_utf8_lossy(&answer);
-    let json = text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok());
-    json.ok_or_else(|| format!("{admin} gave no answer in JSON"))
 }
 
 /// The explanation for people.

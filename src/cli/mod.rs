@@ -3,6 +3,7 @@
 //! Runs on the main thread. Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration. A command
 //! is listed once it works.
 
+mod admin;
 mod bench;
 mod check;
 mod demo;
@@ -23,6 +24,9 @@ use clap::{Parser, Subcommand};
 
 /// Exit code of wrong usage or configuration, as clap's own.
 const EXIT_USAGE: u8 = 2;
+
+/// The exit code, and what is said on standard error.
+type Failed = (u8, String);
 
 /// A gateway in front of fleets of vLLM replicas.
 #[derive(Parser)]

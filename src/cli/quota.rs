@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::explain::{address, exchange};
+use super::Failed;
+use super::admin::Admin;
 use crate::config::Config;
 use crate::runtime::clock;
 use crate::tenants::Accounts;
 use crate::tenants::quota::Account;
-use crate::tenants::quota::redis::{Desk, Shown};
+use crate::tenants::quota::store::{Desk, Shown};
 
 /// Show or change what a tenant has left
 #[derive(clap::Args)]
@@ -22,7 +23,8 @@ use crate::tenants::quota::redis::{Desk, Shown};
   expedite quota --admin 127.0.0.1:9090 show acme --json
 
 Asks the store of [quota]. While that is \"memory\", each gateway has books of its own: `show` asks
-the admin listener of one, by --admin or server.admin, and nothing can be changed.
+the admin listener of one, by --admin or server.admin (and with EXPEDITE_ADMIN_SECRET or
+server.admin_secret if it wants a secret), and nothing can be changed.
 `set` and `reset` leave alone what gateways have taken ahead and what runs: a running request is
 counted as in flight again within a third of lease_ms.")]
 pub(super) struct Args {
@@ -57,8 +59,6 @@ enum Order {
     /// Full buckets, and nothing in flight
     Reset,
 }
-
-type Failed = (u8, String);
 
 /// Runs the command.
 pub(super) fn run(args: Args) -> ExitCode {
@@ -144,14 +144,8 @@ fn account_json(key: Option<&str>, account: &Account, stands: &Shown) -> Value {
 
 /// A gateway's own books, by its status.
 fn by_gateway(args: &Args, config: Option<&Config>) -> Result<Value, Failed> {
-    let admin = match (&args.admin, config) {
-        (Some(url), _) => address(url)?,
-        (None, config) => config.and_then(|config| config.server.admin).ok_or_else(|| {
-            (super::EXIT_USAGE, "server.admin is \"none\": there is nobody to ask".to_owned())
-        })?,
-    };
-    let head = format!("GET /status.json HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n");
-    let status = exchange(admin, head.as_bytes()).map_err(|what| (1, what))?;
+    let admin = Admin::of(args.admin.as_deref(), config)?;
+    let status = admin.ask("GET /status.json", b"").map_err(|what| (1, what))?;
     let tenants = status["tenants"].as_array().cloned().unwrap_or_default();
     let found = tenants.into_iter().find(|tenant| tenant["id"] == args.tenant.as_str());
     let mut tenant = found.ok_or_else(|| no_tenant(&args.tenant))?;

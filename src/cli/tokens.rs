@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::Failed;
 use crate::config::Config;
 use crate::openai::{Call, Endpoint, Prompt, read_call};
 use crate::prompt::blocks::Root;
@@ -99,8 +100,6 @@ pub(super) fn run(args: Args) -> ExitCode {
 fn lines(input: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(input.lines()).filter(|(_, line)| !line.trim().is_empty())
 }
-
-type Failed = (u8, String);
 
 fn model(args: &Args) -> Result<Model, Failed> {
     let load = |folder: &Path, template: Option<&Path>| {

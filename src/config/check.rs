@@ -19,9 +19,11 @@ pub(super) fn check(config: &Config) -> Vec<ConfigError> {
 /// Risks that are allowed, and said.
 pub(super) fn risks(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
-    if let Some(admin) = config.server.admin.filter(|admin| !admin.ip().is_loopback()) {
+    let open = config.server.admin.filter(|_| config.server.admin_secret.is_none());
+    if let Some(admin) = open.filter(|admin| !admin.ip().is_loopback()) {
         warnings.push(format!(
-            "the admin listener {admin} is not on loopback: whoever reaches it can reload and drain"
+            "the admin listener {admin} is not on loopback and has no admin_secret: whoever \
+             reaches it can reload and drain"
         ));
     }
     let clustered = matches!(config.quota.store, QuotaStore::Redis(_));

@@ -26,6 +26,7 @@ pub(super) fn server(mut table: Table<'_, '_>) -> Server {
             "none" => None,
             _ => address(&mut table, "admin", &admin),
         },
+        admin_secret: admin_secret(&mut table),
         cores: cores(&mut table),
         driver: table.choice(
             "driver",
@@ -44,6 +45,27 @@ pub(super) fn server(mut table: Table<'_, '_>) -> Server {
     tls(&mut table);
     table.finish();
     server
+}
+
+/// A shorter secret could be found by trying.
+const ADMIN_SECRET_BYTES_MIN: usize = 16;
+
+/// Visible ASCII: it travels in a field line.
+fn admin_secret(table: &mut Table<'_, '_>) -> Option<Secret> {
+    let Some(Text { text, origin }) = table.text("admin_secret") else {
+        table.note_unset("admin_secret", "whoever reaches the admin listener may use it");
+        return None;
+    };
+    let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+    if text.len() < ADMIN_SECRET_BYTES_MIN || !visible {
+        let what = format!(
+            "admin_secret in [server] must have {ADMIN_SECRET_BYTES_MIN} bytes or more, all of \
+             them visible ASCII, such as `openssl rand -hex 32` prints"
+        );
+        table.error(origin.line(), what);
+    }
+    table.note_value("admin_secret", "***".into(), origin, true);
+    Some(Secret::new(text))
 }
 
 /// An address to listen on: an IP address and a port.

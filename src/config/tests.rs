@@ -475,12 +475,10 @@ fn what_this_version_lacks_is_warned_about_or_refused() {
     assert!(with_pool("[server]\ntls = { cert = \"c\" }\n").contains("tls in [server] needs key"));
 
     let warnings = full().warnings.join("\n");
-    let absent = "h2c role \
-                  sse_keepalive_ms store";
+    let absent = "h2c role sse_keepalive_ms";
     for key in absent.split_whitespace() {
         assert!(warnings.contains(&format!(": {key} in [")), "{key}: {warnings}");
     }
-    assert!(warnings.contains("EACH GATEWAY LIMITS"));
     // A default that is spelled out is no wish.
     let plain = format!("{POOL}adapters = \"auto\"\nrole = \"both\"\n[server]\nh2c = false\n");
     assert_eq!(build(&plain, &Flags::default()).unwrap().0.warnings.len(), 0);
@@ -492,6 +490,25 @@ fn risky_choices_are_said() {
         format!("{POOL}[server]\nadmin = \"0.0.0.0:9090\"\n[[tenant]]\nid = \"t\"\nkeys = []\n");
     let warnings = build(&text, &Flags::default()).unwrap().0.warnings.join("\n");
     assert!(warnings.contains("not on loopback") && warnings.contains("\"t\" has no keys"));
+}
+
+#[test]
+fn the_admin_secret_is_long_plain_and_never_shown() {
+    let with = |line: &str| {
+        let text = format!("{POOL}[server]\nadmin = \"0.0.0.0:9090\"\n{line}\n");
+        Config::from_text("gw.toml", &text)
+    };
+    let config = with("admin_secret = \"canary-canary-canary\"").unwrap();
+    assert_eq!(config.server.admin_secret.as_ref().unwrap().expose(), "canary-canary-canary");
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    let shown = config.effective_json();
+    assert_eq!(shown["server"]["admin_secret"]["value"], "***");
+    assert!(!format!("{config:?}{shown}").contains("canary"));
+    for bad in ["canary", "canary canary canary", "canary-canary-canary\\n"] {
+        let said = with(&format!("admin_secret = \"{bad}\"")).unwrap_err().to_string();
+        assert!(said.contains("admin_secret in [server] must have 16 bytes"), "{said}");
+        assert!(!said.contains("canary"), "{said}");
+    }
 }
 
 #[test]

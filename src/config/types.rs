@@ -50,6 +50,8 @@ pub struct Server {
     pub listen: Vec<SocketAddr>,
     /// The admin listener, never one of `listen`; `None` for "none". Default `127.0.0.1:9090`.
     pub admin: Option<SocketAddr>,
+    /// What callers of the admin listener prove themselves by; `None`: whoever reaches it may.
+    pub admin_secret: Option<Secret>,
     /// Which CPUs run a core thread.
     pub cores: Cores,
     /// Which kernel interface the cores use.

@@ -27,7 +27,7 @@ use crate::net::{self, Bell, Listener};
 use crate::prompt::segments::SegmentCache;
 use crate::runtime::clock;
 use crate::runtime::snapshot::{Held, Reader};
-use crate::tenants::quota::redis::Client;
+use crate::tenants::quota::store::Client;
 
 /// Accepts in one turn before the connections get theirs.
 const ACCEPTS_A_TURN: u32 = 32;

@@ -89,10 +89,12 @@ impl Decisions {
         }
     }
 
-    /// A copy of what is kept, the newest first, and how many decisions were left out.
-    pub(super) fn copy(&self) -> (Vec<Entry>, u64) {
+    /// A copy of what is kept, or of the `last` so many of it, the newest first, and how many
+    /// decisions were left out.
+    pub(super) fn copy(&self, last: Option<usize>) -> (Vec<Entry>, u64) {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let oldest = ring.count.saturating_sub(RECENT as u64);
+        let last = last.unwrap_or(RECENT).min(RECENT);
+        let oldest = ring.count.saturating_sub(last as u64);
         let entries = (oldest..ring.count).rev().filter_map(|number| {
             let mut entry = ring.recent.get((number % RECENT as u64) as usize)?.clone();
             let whole = ring.whole.iter().find(|(of, _)| *of == number);
@@ -157,7 +159,9 @@ mod tests {
         }
         decisions.first_token(995, 61.0);
         decisions.first_token(3, 1.0);
-        let (kept, left_out) = decisions.copy();
+        let (newest, _) = decisions.copy(Some(2));
+        assert_eq!(newest.iter().map(|e| e.at_unix_ms).collect::<Vec<_>>(), [999, 998]);
+        let (kept, left_out) = decisions.copy(None);
         assert_eq!((kept.len(), left_out), (RECENT, 0));
         assert_eq!((kept[0].at_unix_ms, kept[255].at_unix_ms), (999, 744));
         let whole: Vec<_> = kept.iter().filter(|e| !e.candidates.is_empty()).collect();
@@ -176,7 +180,7 @@ mod tests {
         assert_eq!(decisions.enter(entry(&pool, 1, 1.0), &[]), None);
         decisions.first_token(0, 5.0);
         drop(held);
-        let (kept, left_out) = decisions.copy();
+        let (kept, left_out) = decisions.copy(None);
         assert_eq!((kept.len(), left_out, kept[0].ttft_ms), (1, 1, None));
     }
 }

@@ -156,8 +156,6 @@ pub(super) fn shown_candidates(
     });
     let shown = sorted.into_iter().map(|it| {
         let (replica, rank) = name(it.replica);
-        let terms: serde_json::Map<_, _> =
-            it.terms.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
         json!({
             "replica": replica,
             "rank": rank,
@@ -167,7 +165,7 @@ pub(super) fn shown_candidates(
             "ttft_ms": it.ttft_ms,
             "tpot_ms": it.tpot_ms,
             "prefill_ms": it.prefill_ms,
-            "terms": terms,
+            "terms": shown_terms(it),
             "seen": candidates.get(it.replica).map(shown_candidate),
         })
     });
@@ -200,21 +198,25 @@ fn shown_candidate(seen: &Candidate) -> Value {
     })
 }
 
-/// The cores' last decisions, the newest first, and how many could not be kept.
-pub(super) fn decisions(shared: &Shared) -> Value {
+/// The cores' last decisions, the newest first, and how many could not be kept. With `last`, only
+/// so many of them and without their candidates: these are long where replicas are many.
+pub(super) fn decisions(shared: &Shared, last: Option<usize>) -> Value {
     let published = shared.published.load();
     let mut left_out = 0_u64;
     let mut all = Vec::new();
     for (core, kept) in shared.decisions.iter().enumerate() {
-        let (entries, lost) = kept.copy();
+        let (entries, lost) = kept.copy(last);
         left_out = left_out.saturating_add(lost);
         all.extend(entries.into_iter().map(|entry| (core, entry)));
     }
     all.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.at_unix_ms));
+    all.truncate(last.unwrap_or(usize::MAX));
     let shown = all.iter().map(|(core, entry)| {
         let names = |lane: usize| entry.pool.lanes.get(lane).map(name_of).unwrap_or_default();
         let pick = &entry.pick;
         let (replica, rank) = names(pick.replica);
+        let terms = whole(&published, entry);
+        let why = terms.iter().flatten().find(|it| it.replica == pick.replica);
         let runners_up = pick.runners_up.iter().flatten().map(|(lane, cost)| {
             let (replica, rank) = names(*lane);
             json!({ "replica": replica, "rank": rank, "cost": cost })
@@ -237,18 +239,17 @@ pub(super) fn decisions(shared: &Shared) -> Value {
             "ttft_ms": entry.ttft_ms,
             "route_us": entry.route_ns as f64 / 1e3,
             "runners_up": runners_up.collect::<Vec<_>>(),
-            "candidates": whole(&published, entry, names),
+            "terms": why.map(shown_terms),
+            "candidates": terms.as_deref().filter(|_| last.is_none()).map(|terms| {
+                shown_candidates(terms, &entry.candidates, names)
+            }),
         })
     });
     json!({ "decisions": shown.collect::<Vec<_>>(), "left_out": left_out })
 }
 
 /// The candidates of a decision that was kept whole, priced by today's model.
-fn whole(
-    published: &Published,
-    entry: &super::decisions::Entry,
-    names: impl Fn(usize) -> (String, Option<u32>),
-) -> Option<Value> {
+fn whole(published: &Published, entry: &super::decisions::Entry) -> Option<Vec<Explained>> {
     if entry.candidates.is_empty() {
         return None;
     }
@@ -256,8 +257,12 @@ fn whole(
     let same = |pool: &Pool| std::sync::Arc::ptr_eq(&pool.state, &entry.pool.state);
     let (_, learned) = pools.find(|(pool, _)| same(pool))?;
     let seen = Seen::of(&entry.candidates);
-    let terms = routing::explain(&entry.request, &seen, &learned.pool.model());
-    Some(shown_candidates(&terms, &entry.candidates, names))
+    Some(routing::explain(&entry.request, &seen, &learned.pool.model()))
+}
+
+/// What a cost is made of, by name.
+fn shown_terms(it: &Explained) -> Value {
+    Value::Object(it.terms.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect())
 }
 
 /// The fleet as it is: what an explanation needs later, when the gateway has gone on.

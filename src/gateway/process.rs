@@ -19,7 +19,7 @@ use super::reload::{self, Reloaded, Reloader, Reloads, Reopen};
 use super::shared::{Published, Shared};
 use super::side::Side;
 use super::supervise::Cores;
-use crate::admin::{self, Flags, Shard, View};
+use crate::admin::{self, Flags, Recent, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
@@ -82,12 +82,7 @@ impl Gateway {
         let log = log(&config);
         let driver = driver(&config, &log)?;
         let cpus = cpus(&config)?;
-        let (usage, writer) = UsageWriter::start(&config.usage)
-            .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
-        writer.notes().iter().for_each(|note| log.warn(note));
-        if config.usage.path == "none" {
-            log.warn("usage.path is \"none\": no usage records are kept");
-        }
+        let (usage, writer) = usage_log(&config, &log)?;
         let sink = usage.clone();
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
@@ -97,7 +92,6 @@ impl Gateway {
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(no_thread)?;
         let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
-        let quota = budgets(&config, cpus.len(), &log)?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let (loader, wants) = adapters::channel();
@@ -111,7 +105,7 @@ impl Gateway {
             readers,
             share: stats,
             reloads: Arc::default(),
-            quota,
+            quota: budgets(&config, cpus.len(), &log)?,
             loader,
             log,
             flags: Arc::clone(&flags),
@@ -249,6 +243,16 @@ fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
     Ok(driver)
 }
 
+fn usage_log(config: &Config, log: &Log) -> Result<(UsageSink, UsageWriter), String> {
+    let started = UsageWriter::start(&config.usage)
+        .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
+    started.1.notes().iter().for_each(|note| log.warn(note));
+    if config.usage.path == "none" {
+        log.warn("usage.path is \"none\": no usage records are kept");
+    }
+    Ok(started)
+}
+
 /// What tells other gateways, and whose word is heard; `None`: this gateway is alone.
 fn sharing(config: &Config, log: &Log, stats: &Arc<Stats>) -> Result<Option<Share>, String> {
     let Some(url) = config.share_store() else {
@@ -264,10 +268,10 @@ fn budgets(
     config: &Config,
     cores: usize,
     log: &Arc<Log>,
-) -> Result<Option<Arc<quota::redis::Shared>>, String> {
+) -> Result<Option<Arc<quota::store::Shared>>, String> {
     let log = Arc::clone(log);
     let say = move |bad: bool, line: &str| if bad { log.warn(line) } else { log.info(line) };
-    let shared = quota::redis::Shared::new(&config.quota, cores, Box::new(say));
+    let shared = quota::store::Shared::new(&config.quota, cores, Box::new(say));
     Ok(shared.map_err(|e| format!("cannot use store in [quota]: {e}"))?.map(Arc::new))
 }
 
@@ -323,7 +327,7 @@ fn control_thread(
             });
         }
         if let Some(store) = shared.quota.clone() {
-            tokio::task::spawn_local(async move { quota::redis::find_servers(&store).await });
+            tokio::task::spawn_local(async move { quota::store::find_servers(&store).await });
         }
         if let Some(addr) = config.server.admin {
             let view = Arc::new(view(shared, handle, reloader));
@@ -340,13 +344,14 @@ fn control_thread(
 }
 
 fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
-    let [published, charged] = std::array::from_fn(|_| Arc::clone(&shared.published));
+    let [published, charged, guarded] = std::array::from_fn(|_| Arc::clone(&shared.published));
     let flags = Arc::clone(&shared.flags);
     let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
         accounts: Box::new(move || Arc::clone(&charged.load().accounts)),
+        secret: Box::new(move || guarded.load().config.server.admin_secret.clone()),
         usage: shared.usage.clone(),
         share: Arc::clone(&shared.share),
         quota: shared.quota.clone(),
@@ -356,7 +361,8 @@ fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
         reloads: Arc::clone(&shared.reloads),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
         explain: Box::new(move |meant, body| explain::call(&asked, meant, body)),
-        decisions: Box::new(move || explain::decisions(&decided)),
+        decisions: Box::new(move |last| explain::decisions(&decided, last)),
+        recent: Recent::default(),
         snapshot: Box::new(move || explain::snapshot(&shown)),
         body_bytes_max: shared.published.load().body_bytes_max,
         registry,

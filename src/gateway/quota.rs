@@ -14,7 +14,7 @@ use crate::admin::Stage;
 use crate::openai::Endpoint;
 use crate::prompt::{Basis, Prompt};
 use crate::runtime::clock;
-use crate::tenants::quota::redis::{Client, Denied, Hold};
+use crate::tenants::quota::store::{Client, Denied, Hold};
 use crate::tenants::quota::{Ask, Budget, Refused, Standing};
 
 /// An estimated prompt may have a quarter more tokens, and these of its template.

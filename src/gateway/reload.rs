@@ -129,7 +129,7 @@ fn keep_what_is_fixed(new: &mut Config, old: &Config) -> Vec<&'static str> {
     keep("share in [routing]", &mut new.share, &old.share, &mut waiting);
     keep("store in [quota]", &mut new.quota.store, &old.quota.store, &mut waiting);
     let (ours, theirs) = (&mut new.quota, &old.quota);
-    keep("on_store_down", &mut ours.on_store_down, &theirs.on_store_down, &mut waiting);
+    keep("on_store_down in [quota]", &mut ours.on_store_down, &theirs.on_store_down, &mut waiting);
     keep("timeout_ms in [quota]", &mut ours.timeout_ms, &theirs.timeout_ms, &mut waiting);
     keep("lease_ms in [quota]", &mut ours.lease_ms, &theirs.lease_ms, &mut waiting);
     keep("[log]", &mut new.log, &old.log, &mut waiting);

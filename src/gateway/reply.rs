@@ -91,6 +91,9 @@ pub(super) enum Failure {
     ClientGone,
 }
 
+/// Who is limited by a store that cannot be asked is told this.
+const NO_STORE: &str = "Budgets cannot be checked now; try again.";
+
 /// A failure in the words of the API.
 struct Said<'f> {
     status: u16,
@@ -234,10 +237,7 @@ impl Failure {
             Failure::Quota { refused, tokens, sequences } => {
                 over_budget(*refused, *tokens, *sequences)
             }
-            Failure::QuotaUnavailable => {
-                let message = "Budgets cannot be checked now; try again.";
-                said(503, "quota_unavailable", message)
-            }
+            Failure::QuotaUnavailable => said(503, "quota_unavailable", NO_STORE),
             Failure::NeverFits { capacity, tokens, output } => {
                 said(400, "context_length_exceeded", never_fits(*capacity, *tokens, *output))
             }

@@ -160,7 +160,7 @@ pub(super) struct Shared {
     /// What came of reloads.
     pub reloads: Arc<Reloads>,
     /// The store of budgets that other gateways ask too, if there is one.
-    pub quota: Option<Arc<quota::redis::Shared>>,
+    pub quota: Option<Arc<quota::store::Shared>>,
     /// The way to what loads adapters.
     pub loader: Loader,
     /// Where log lines go.

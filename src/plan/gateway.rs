@@ -124,8 +124,11 @@ struct Known {
 
 impl Gateway {
     pub(super) fn new(scenario: &Scenario, policy: Policy, number: usize) -> Gateway {
-        let index =
-            Index::new(prefix::Limits { bytes_max: INDEX_BYTES_MAX, ..prefix::Limits::default() });
+        let index = Index::new(prefix::Limits {
+            bytes_max: INDEX_BYTES_MAX,
+            blocks_expected: scenario.engine.blocks.saturating_mul(scenario.replicas as u64),
+            ..prefix::Limits::default()
+        });
         index.write(|writer| {
             for replica in 0..scenario.replicas {
                 writer.set_capacity(replica as Slot, scenario.engine.blocks);

@@ -29,7 +29,7 @@ pub struct Outcome {
     pub policy: Policy,
     /// Draws followed from it.
     pub seed: u64,
-    /// Seconds in which requests came.
+    /// Seconds in which requests came that are counted.
     pub seconds: f64,
     /// Requests that came, a second.
     pub offered_rps: f64,
@@ -98,7 +98,7 @@ impl Outcome {
     ) -> Outcome {
         let mut tally = replay::run(scenario, workload, policy, tick);
         tally.sort();
-        let seconds = workload.end_us as f64 / 1e6;
+        let seconds = workload.end_us.saturating_sub(scenario.warmup_us) as f64 / 1e6;
         let Tally { asked, completed, .. } = tally;
         Outcome {
             policy,

@@ -49,6 +49,8 @@ struct Conversation {
     sent: Sent,
     arrived_us: u64,
     first_us: u64,
+    /// It came after the warm-up.
+    counts: bool,
 }
 
 /// A run under way.
@@ -63,6 +65,10 @@ pub(super) struct Run<'a> {
     free: Vec<usize>,
     progress: Vec<Progress>,
     endless: Endless,
+    /// Requests that came, and that ended.
+    came: u64,
+    gone: u64,
+    /// Of those that came after the warm-up.
     tally: Tally,
 }
 
@@ -97,6 +103,8 @@ impl<'a> Run<'a> {
             free: Vec::new(),
             progress: Vec::new(),
             endless: Endless::default(),
+            came: 0,
+            gone: 0,
             tally: Tally::default(),
         };
         run.prepare();
@@ -180,6 +188,7 @@ impl<'a> Run<'a> {
             sent: Sent::default(),
             arrived_us: 0,
             first_us: 0,
+            counts: true,
         };
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -196,18 +205,24 @@ impl<'a> Run<'a> {
     }
 
     fn arrive(&mut self, slot: usize) {
-        let number = self.tally.asked as usize;
+        let number = self.came as usize;
         let gateways = self.gateways.len();
         let Some(conversation) = self.conversations.get_mut(slot) else { return };
         conversation.arrived_us = self.now_us;
         conversation.gateway = number % gateways;
         conversation.attempts = 0;
         conversation.phase = Phase::Picking;
+        conversation.counts = self.now_us >= self.scenario.warmup_us;
+        let counts = conversation.counts;
         let Some(session) = self.workload.sessions.get(conversation.session) else { return };
         let Some(turn) = session.turns.get(conversation.turn) else { return };
-        self.tally.asks(session.tenant);
-        self.tally.asked_tokens += u64::from(turn.prompt_tokens);
-        self.tally.endless_tokens += self.endless.ask(session, conversation.turn);
+        self.came += 1;
+        let endless_tokens = self.endless.ask(session, conversation.turn);
+        if counts {
+            self.tally.asks(session.tenant);
+            self.tally.asked_tokens += u64::from(turn.prompt_tokens);
+            self.tally.endless_tokens += endless_tokens;
+        }
         self.agenda.at(self.now_us + self.scenario.gateway_us, Event::Pick(slot));
     }
 
@@ -245,7 +260,7 @@ impl<'a> Run<'a> {
     fn send(&mut self, slot: usize, ask: &Ask, pick: &Pick) {
         let Some(conversation) = self.conversations.get_mut(slot) else { return };
         let Some(gateway) = self.gateways.get_mut(conversation.gateway) else { return };
-        if ask.adapter != 0 {
+        if ask.adapter != 0 && conversation.counts {
             self.tally.adapter_asked += 1;
             let there = gateway.has_adapter(pick.replica, ask.adapter);
             self.tally.adapter_resident += u64::from(there);
@@ -307,9 +322,11 @@ impl<'a> Run<'a> {
         let Some(conversation) = self.conversations.get_mut(slot) else { return };
         conversation.phase = Phase::Decoding;
         conversation.first_us = self.now_us;
-        self.tally.prompt_tokens += u64::from(turn.prompt_tokens);
-        self.tally.cached_tokens += cached_tokens;
-        self.tally.predicted_tokens += conversation.sent.cached_tokens;
+        if conversation.counts {
+            self.tally.prompt_tokens += u64::from(turn.prompt_tokens);
+            self.tally.cached_tokens += cached_tokens;
+            self.tally.predicted_tokens += conversation.sent.cached_tokens;
+        }
         let gateway = conversation.gateway;
         if let Some(gateway) = self.gateways.get_mut(gateway) {
             gateway.first(&conversation.sent, self.now_us);
@@ -321,8 +338,10 @@ impl<'a> Run<'a> {
         let Some(slot) = self.slot(id) else { return };
         let Some((_, turn)) = self.turn(slot) else { return };
         let Some(conversation) = self.conversations.get(slot) else { return };
-        let Conversation { arrived_us, first_us, .. } = *conversation;
-        self.tally.output_tokens += u64::from(turn.output_tokens);
+        let Conversation { arrived_us, first_us, counts, .. } = *conversation;
+        if counts {
+            self.tally.output_tokens += u64::from(turn.output_tokens);
+        }
         let tokens_after = u64::from(turn.output_tokens).saturating_sub(1);
         let ms = |us: u64| us as f64 / 1e3;
         let ttft_ms = ms(first_us - arrived_us);
@@ -357,8 +376,11 @@ impl<'a> Run<'a> {
     fn end(&mut self, slot: usize, end: End) {
         let Some((session, turn)) = self.turn(slot) else { return };
         let whose = (session.tenant, u64::from(turn.prompt_tokens));
-        self.tally.end(end, whose, &self.scenario.slo);
+        self.gone += 1;
         let Some(conversation) = self.conversations.get_mut(slot) else { return };
+        if conversation.counts {
+            self.tally.end(end, whose, &self.scenario.slo);
+        }
         conversation.phase = Phase::Idle;
         conversation.turn += 1;
         let answered_us = match end {
@@ -444,7 +466,7 @@ impl<'a> Run<'a> {
 
     /// Whether anything may still happen.
     fn is_going(&self) -> bool {
-        self.now_us < self.workload.end_us || self.tally.ended() < self.tally.asked
+        self.now_us < self.workload.end_us || self.gone < self.came
     }
 
     fn crashed(&mut self, crash: usize) -> Option<&mut Replica> {
@@ -463,11 +485,12 @@ impl<'a> Run<'a> {
             })
             .collect();
         for slot in lost {
-            let attempts = self.conversations.get(slot).map_or(0, |c| c.attempts);
+            let Some(conversation) = self.conversations.get(slot) else { continue };
+            let (attempts, counts) = (conversation.attempts, conversation.counts);
             let again = self.phase(slot) == Phase::Sent && attempts < Scenario::ATTEMPTS_MAX;
             self.take_off(slot);
             if again {
-                self.tally.retried += 1;
+                self.tally.retried += u64::from(counts);
                 self.pick(slot);
             } else {
                 self.end(slot, End::Failed);

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::*;
+use crate::plan::workload::Text;
 use crate::plan::{Crash, Mix, Outcome, Scenario, Slow, Trace};
 use crate::prompt::blocks::reusable_tokens;
 
@@ -30,6 +31,7 @@ fn run_and_check(scenario: &Scenario, workload: &Workload, policy: Policy) -> Ta
     run.finish(&mut |_| {});
     let tally = &run.tally;
     assert_eq!(tally.ended(), tally.asked, "{policy:?}: every request ends exactly once");
+    assert_eq!(run.gone, run.came, "{policy:?}: those of the warm-up too");
     assert!(run.conversations.iter().all(|c| c.phase == Phase::Idle));
     assert_eq!(tally.unfinished, 0, "{policy:?}");
     for (i, gateway) in run.gateways.iter().enumerate() {
@@ -101,6 +103,70 @@ fn adapters_wait_for_slots_and_come_back_to_them() {
     assert_eq!(tally.adapter_asked, tally.asked);
     let hit = tally.adapter_resident as f64 / tally.adapter_asked as f64;
     assert!((0.5..1.0).contains(&hit), "{hit}");
+}
+
+#[test]
+fn what_comes_in_the_warm_up_is_served_and_not_counted() {
+    let workload = mix(30.0, 40.0).workload();
+    let of = |warmup_us| run_and_check(&Scenario { warmup_us, ..small() }, &workload, Policy::Cost);
+    let (whole, warm, nothing) = (of(0), of(20_000_000), of(40_000_000));
+    assert!((0.4..0.6).contains(&(warm.asked as f64 / whole.asked as f64)), "{}", warm.asked);
+    let hit = |tally: &Tally| tally.cached_tokens as f64 / tally.prompt_tokens as f64;
+    assert!(hit(&warm) > hit(&whole) + 0.05, "{} {}", hit(&warm), hit(&whole));
+    assert_eq!((nothing.asked, nothing.completed, nothing.prompt_tokens), (0, 0, 0));
+}
+
+/// Bursts at four gateways, each as soon as the one before is served: what they tell each other
+/// each 100 ms is old by then (ai-dynamo/dynamo#589).
+#[test]
+fn bursts_at_four_gateways_spread_over_the_fleet() {
+    const BURST: usize = 64;
+    const EVERY_US: u64 = 450_000;
+    let mut rng = fastrand::Rng::with_seed(4);
+    let session = |start_us, own, prompt_tokens| Session {
+        tenant: 0,
+        start_us,
+        adapter: 0,
+        turns: [Turn { prompt_tokens, output_tokens: 5 }].into(),
+        text: Text::Shared { key: 0, blocks: 0, own },
+    };
+    let starts: Vec<u64> = (1..=12).map(|n| n * EVERY_US).collect();
+    let burst = starts.iter().flat_map(|&us| [us; BURST]);
+    let mut sessions: Vec<_> =
+        burst.map(|us| session(us + rng.u64(..3_000), rng.u64(..), rng.u32(550..650))).collect();
+    sessions.sort_by_key(|session| session.start_us);
+    let workload = Workload { sessions, end_us: 20_000_000, think_us: 0, token_us: 0 };
+    let gossip_us = 100_000;
+    let scenario = Scenario { replicas: 8, gateways: 4, gossip_us, ..Scenario::new() };
+    let mut run = Run::new(&scenario, &workload, Policy::Cost);
+    let mut uneven = Vec::new();
+    for start_us in starts {
+        let before = run.in_flight_at(start_us);
+        let after = run.in_flight_at(start_us + 25_000);
+        // Where the last burst went unevenly, a few of it end while this one is sent.
+        let sent: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a.saturating_sub(*b)).collect();
+        assert!(sent.iter().sum::<u64>() > 56, "{sent:?}");
+        let most = sent.iter().max().expect("replicas");
+        uneven.push(*most as f64 * 8.0 / BURST as f64);
+    }
+    let mean = uneven.iter().sum::<f64>() / uneven.len() as f64;
+    assert!(mean <= 1.3, "{mean}: {uneven:?}");
+}
+
+impl Run<'_> {
+    /// Goes on to that time; what the gateways then have in flight at each replica.
+    fn in_flight_at(&mut self, until_us: u64) -> Vec<u64> {
+        while let Some((us, event)) = self.agenda.next() {
+            if us > until_us {
+                self.agenda.at(us, event);
+                break;
+            }
+            self.now_us = us;
+            self.handle(event);
+        }
+        let at = |replica| self.gateways.iter().map(|g| g.own(replica).requests).sum();
+        (0..self.replicas.len()).map(at).collect()
+    }
 }
 
 #[test]

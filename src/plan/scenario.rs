@@ -72,6 +72,9 @@ pub struct Scenario {
     pub tenants: usize,
     /// Share of a replica's KV blocks that is kept free.
     pub headroom: f64,
+    /// What comes in this time is served like all else and counted nowhere: a run begins with
+    /// empty caches, which few requests take long to fill.
+    pub warmup_us: u64,
     /// The limits.
     pub slo: Slo,
     /// Replicas that die.
@@ -106,6 +109,7 @@ impl Scenario {
             shed: false,
             tenants: 1,
             headroom: 0.0,
+            warmup_us: 0,
             slo: Slo { ttft_ms: 400.0, tpot_ms: 50.0 },
             crashes: Vec::new(),
             slow: Vec::new(),

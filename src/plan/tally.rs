@@ -118,6 +118,7 @@ impl Tally {
     }
 
     /// Requests that have ended.
+    #[cfg(test)]
     pub(super) fn ended(&self) -> u64 {
         self.completed + self.shed + self.failed + self.unfinished
     }

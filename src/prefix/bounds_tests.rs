@@ -200,3 +200,22 @@ fn readers_beside_a_writer_see_nothing_that_never_was() {
     assert_eq!(held(&index, &own, 80), [(3, 115)]);
     assert_eq!(held(&index, &shared, 80).len(), 9);
 }
+
+/// Blocks that are expected make the table large from the beginning, and change nothing else; what
+/// would take more than the cap is not believed.
+#[test]
+fn a_hint_spares_growth_and_holds_nothing_else() {
+    let bytes_max = 16 << 20;
+    let indexes = [0, 200_000, u64::MAX].map(|blocks_expected| {
+        Index::new(Limits { bytes_max, blocks_expected, ..Limits::default() })
+    });
+    let homes = indexes.each_ref().map(|index| index.published.load().new.homes);
+    assert!(homes[1] > 1_000 * homes[0] && homes[2] == homes[0], "{homes:?}");
+    for index in &indexes {
+        (0..1_000).for_each(|n| index.dispatched((n % 64) as Slot, &unique(n), 0));
+        assert_eq!((index.blocks(), index.counts().refused), (115_000, 0));
+        assert!((0..1_000).all(|n| held(index, &unique(n), 64) == [((n % 64) as usize, 115)]));
+        assert!(index.bytes() <= bytes_max as u64, "{}", index.bytes());
+    }
+    assert_eq!(indexes[1].published.load().new.homes, homes[1], "neither grown nor shrunk");
+}

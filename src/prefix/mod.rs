@@ -67,6 +67,9 @@ pub struct Limits {
     pub bytes_max: usize,
     /// Blocks of a slot whose real count is not known.
     pub capacity_default: u64,
+    /// Different blocks that are expected, 0 = unknown: room for them from the beginning spares the
+    /// table's growth. A hint, within `bytes_max`.
+    pub blocks_expected: u64,
     /// How long an exact slot keeps a dispatch that no event has confirmed, in ms.
     pub speculative_ms: u64,
     /// Dispatches that wait for the writer at most.
@@ -81,6 +84,7 @@ impl Default for Limits {
         Limits {
             bytes_max: 256 << 20,
             capacity_default: 8192,
+            blocks_expected: 0,
             speculative_ms: 10_000,
             queue_max: 1024,
             seed: 0,

@@ -16,10 +16,12 @@ use super::stand::stand;
 use super::table::{Put, Table};
 
 /// Homes of the smallest table.
-pub(super) const HOMES_MIN: usize = 32;
+const HOMES_MIN: usize = 32;
 /// Homes that move together: as many as a window, so that the blocks that stand apart from their
 /// homes are looked for once and not for each home. A divisor of a chunk.
 const RUN: usize = WINDOW;
+/// A hint asks for no more.
+const HOMES_EXPECTED_MAX: usize = 1 << 26;
 /// Below this many a table grows to twice its size, above by a quarter.
 const SMALL_HOMES: usize = 4096;
 /// It grows when so many of a hundred lanes are taken, and shrinks when fewer than these.
@@ -30,6 +32,14 @@ const FULL: usize = 85;
 /// How many are taken after a rebuild.
 const ROOMY: usize = 64;
 const ROOMY_SMALL: usize = 40;
+
+/// Homes of a table that has room for so many blocks, or of the smallest where that would take more
+/// than half of `bytes_max`: a rebuild needs room too.
+pub(super) fn homes_for(blocks: u64, bytes_max: usize) -> usize {
+    let homes = blocks.saturating_mul(100) / (ROOMY * LANES) as u64;
+    let homes = usize::try_from(homes).unwrap_or(usize::MAX).min(HOMES_EXPECTED_MAX);
+    if homes > HOMES_MIN && committed_bytes(homes) <= bytes_max / 2 { homes } else { HOMES_MIN }
+}
 
 impl Table {
     /// Whether a rebuild is under way.
@@ -53,7 +63,7 @@ impl Table {
             return self.prepare(blocks, room);
         }
         let load = if homes < SMALL_HOMES { ROOMY_SMALL } else { ROOMY };
-        let wanted = (entries * 100 / load / LANES).max(HOMES_MIN);
+        let wanted = (entries * 100 / load / LANES).max(self.homes_min);
         let more = committed_bytes(wanted).saturating_sub(committed_bytes(homes));
         let grows = taken >= CROWDED && more <= room;
         let shrinks = taken < SPARSE && wanted < homes;

@@ -14,7 +14,7 @@ use super::Slot;
 use super::directory::{Bucket, Directory, Side, committed_bytes};
 use super::ids::Ids;
 use super::masks::{Cells, Change};
-use super::rebuild::HOMES_MIN;
+use super::rebuild::homes_for;
 use super::set::Set;
 
 /// Keys whose lines are fetched together.
@@ -45,20 +45,25 @@ pub(super) struct Table {
     /// Room for the blocks that a rebuild moves, and how many homes it should have moved.
     pub(super) moving: Vec<(u64, Set)>,
     pub(super) owed: usize,
+    /// It never has fewer homes.
+    pub(super) homes_min: usize,
 }
 
 impl Table {
-    pub(super) fn new() -> Table {
+    /// An empty one with room for so many blocks, if that is within `bytes_max`.
+    pub(super) fn new(blocks: u64, bytes_max: usize) -> Table {
+        let homes_min = homes_for(blocks, bytes_max);
         let cells = Cells::new();
         let directory = Arc::new(Directory {
             old: None,
             cursor: AtomicUsize::new(0),
-            new: Side::new(HOMES_MIN),
+            new: Side::new(homes_min),
             masks: Arc::clone(cells.masks()),
         });
         let published = Arc::new(ArcSwap::new(Arc::clone(&directory)));
         let (ids, moving) = (Ids::new(), Vec::new());
-        Table { published, directory, cells, ids, entries: 0, chunk_bytes: 0, moving, owed: 0 }
+        let (entries, chunk_bytes, owed) = (0, 0, 0);
+        Table { published, directory, cells, ids, entries, chunk_bytes, moving, owed, homes_min }
     }
 
     /// Where readers find what is published.

@@ -88,7 +88,7 @@ impl Writer {
     pub(super) fn new(limits: Limits, counters: Arc<Counters>) -> Writer {
         Writer {
             limits,
-            table: Table::new(),
+            table: Table::new(limits.blocks_expected, limits.bytes_max),
             slots: Vec::new(),
             sizes: Vec::new(),
             blocks: 0,

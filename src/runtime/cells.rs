@@ -114,6 +114,39 @@ impl Sum {
         self.sum_ns = self.sum_ns.wrapping_add(of.sum_ns.get());
     }
 
+    /// What came after `earlier`, which is an older sum of the same histograms. Of histograms that
+    /// have begun anew since then, everything.
+    #[must_use]
+    pub fn since(&self, earlier: &Sum) -> Sum {
+        let mut pairs = self.buckets.iter().zip(&earlier.buckets);
+        if pairs.any(|(now, then)| now < then) || self.sum_ns < earlier.sum_ns {
+            return self.clone();
+        }
+        let mut since = self.clone();
+        for (now, then) in since.buckets.iter_mut().zip(&earlier.buckets) {
+            *now = now.wrapping_sub(*then);
+        }
+        since.sum_ns = since.sum_ns.wrapping_sub(earlier.sum_ns);
+        since
+    }
+
+    /// The duration in ns that the share `q` of the entries do not pass, straight between the bounds
+    /// of its bucket (as `histogram_quantile` has it); past the last bound, that. `None` without
+    /// entries.
+    #[must_use]
+    pub fn quantile_ns(&self, q: f64) -> Option<f64> {
+        let rank = q.clamp(0.0, 1.0) * self.count() as f64;
+        let (mut below, mut low) = (0.0, 0.0);
+        for (entries, bound) in self.buckets.iter().zip(BOUNDS_NS) {
+            let (entries, high) = (*entries as f64, bound as f64);
+            if entries > 0.0 && below + entries >= rank {
+                return Some(low + (high - low) * ((rank - below) / entries).max(0.0));
+            }
+            (below, low) = (below + entries, high);
+        }
+        (self.count() > 0).then_some(low)
+    }
+
     /// Number of entries.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -136,6 +169,28 @@ mod tests {
         assert_eq!((sum.buckets[0], sum.buckets[4], sum.buckets[5]), (1, 1, 1));
         assert_eq!((sum.buckets[22], sum.buckets[23]), (1, 1));
         assert_eq!((sum.count(), sum.sum_ns), (5, 240_000_200_002));
+    }
+
+    #[test]
+    fn quantiles_lie_within_their_bucket_and_windows_are_differences() {
+        let h = Histogram::default();
+        let read = || {
+            let mut sum = Sum::default();
+            sum.add(&h);
+            sum
+        };
+        assert_eq!(read().quantile_ns(0.5), None);
+        // Four between 1 and 2.5 ms, as far as the buckets tell.
+        (0..4).for_each(|_| h.observe_ns(2_000_000));
+        assert_eq!(read().quantile_ns(0.5), Some(1_750_000.0));
+        assert_eq!(read().quantile_ns(1.0), Some(2_500_000.0));
+        assert_eq!(read().quantile_ns(0.0), Some(1_000_000.0));
+        let earlier = read();
+        h.observe_ns(200_000_000_000);
+        let since = read().since(&earlier);
+        assert_eq!((since.count(), since.sum_ns), (1, 200_000_000_000));
+        assert_eq!(since.quantile_ns(0.5), Some(120e9), "no bucket tells more");
+        assert_eq!(earlier.since(&read()).count(), 4, "begun anew");
     }
 
     #[test]

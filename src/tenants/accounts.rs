@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::quota::redis::Who;
+use super::quota::store::Who;
 use super::quota::{Account, Budget, Limits, Standing};
 use super::{KeyId, TenantRef};
 use crate::config::{Tenant, TenantLimits};

@@ -15,7 +15,7 @@ use crate::config::Price;
 /// What records can be grouped by: the texts among their members, and parts of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// A member of this index in [`TEXTS`].
+    /// A member that is a text, by its index among them.
     Text(usize),
     /// `status`.
     Status,

@@ -1,5 +1,5 @@
 //! What operators stand on: `expedite doctor`, `tuning/host`, the dashboard and the alerts, and the
-//! files of `scripts/deploy`, each held against what the program really does.
+//! files of `scripts/deploy`, the status page and its secret, each held against what the program really does.
 
 #[path = "../support/command.rs"]
 mod command;
@@ -11,6 +11,7 @@ mod exposition;
 #[path = "../support/host_tree.rs"]
 mod host_tree;
 mod observability;
+mod status;
 mod tuning;
 
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use expedite::config::{Config, Quota};
 use expedite::net::{self, DriverChoice};
-use expedite::tenants::quota::redis::{Client, Denied, Hold, Shared, Trouble, Who, find_servers};
+use expedite::tenants::quota::store::{Client, Denied, Hold, Shared, Trouble, Who, find_servers};
 use expedite::tenants::quota::{Account, Ask, Limits};
 
 use super::redis_server::Redis;

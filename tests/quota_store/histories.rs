@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use expedite::tenants::quota::redis::{Message, Reply, Scripts, Who, parse};
+use expedite::tenants::quota::store::{Message, Reply, Scripts, Who, parse};
 use expedite::tenants::quota::{Account, Ask, Limits};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -46,10 +46,15 @@ enum Step {
     Ahead {
         gateway: usize,
         give: u64,
+        over: u64,
         debt: u64,
         ask: u64,
         held: u64,
         wanted: u64,
+    },
+    /// A gateway was not heard, and says it again, however late.
+    Unheard {
+        gateway: usize,
     },
     /// Something of before arrives once more, by a connection that has ended meanwhile.
     Again {
@@ -76,10 +81,11 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (any::<usize>(), 0..1500_u64, any::<bool>())
             .prop_map(|(which, used, unheard)| Step::Settle { which, used, unheard }),
         2 => gateway.clone().prop_map(|gateway| Step::Renew { gateway }),
-        3 => (gateway.clone(), 0..60_u64, 0..20_u64, 0..60_u64, 0..3_u64, 0..9_u64)
-            .prop_map(|(gateway, give, debt, ask, held, wanted)| {
-                Step::Ahead { gateway, give, debt, ask, held, wanted }
+        3 => (gateway.clone(), 0..60_u64, 0..20_u64, 0..200_u64, 0..60_u64, 0..3_u64, 0..9_u64)
+            .prop_map(|(gateway, give, over, debt, ask, held, wanted)| {
+                Step::Ahead { gateway, give, over, debt, ask, held, wanted }
             }),
+        1 => gateway.clone().prop_map(|gateway| Step::Unheard { gateway }),
         3 => (1..6_usize).prop_map(|back| Step::Again { back }),
         6 => (0..4_000_u64).prop_map(|ms| Step::Pass { ms }),
         1 => prop_oneof![-3_600_000..3_600_000_i64, -5_000..5_000_i64]
@@ -108,6 +114,7 @@ struct World<'s> {
     /// With the time, what a connection that ends may still hold.
     said: Vec<(u64, Said)>,
     numbers: [u64; GATEWAYS],
+    last: [Option<Message>; GATEWAYS],
     bytes: Vec<u8>,
     expected: Vec<Vec<u64>>,
 }
@@ -117,7 +124,7 @@ impl World<'_> {
         self.scripts.at(self.now);
         let (scripts, who) = (self.scripts, &self.who);
         // The server may have forgotten the scripts: they come by source now and then.
-        let by_source = self.expected.len() % 97 == 0;
+        let by_source = self.expected.len().is_multiple_of(97);
         let (call, expected) = match &said {
             Said::Reserve(ask) => {
                 (scripts.reserve(by_source, who, ask), self.model.reserve(self.now, ask))
@@ -176,13 +183,20 @@ impl World<'_> {
                     self.say(Said::Renew(asks), false);
                 }
             }
-            Step::Ahead { gateway, give, debt, ask, held, wanted } => {
+            Step::Ahead { gateway, give, over, debt, ask, held, wanted } => {
                 self.numbers[gateway] += 1;
                 let number = self.numbers[gateway];
                 let (free, least) = (give / 2, ask / 2);
+                let again = false;
                 let message =
-                    Message { number, again: false, give, debt, free, ask, least, held, wanted };
+                    Message { number, again, give, over, debt, free, ask, least, held, wanted };
+                self.last[gateway] = Some(message);
                 self.say(Said::Ahead(gateway, message), false);
+            }
+            Step::Unheard { gateway } => {
+                if let Some(message) = self.last[gateway] {
+                    self.say(Said::Ahead(gateway, message), true);
+                }
             }
             Step::Again { back } => self.again(back),
             Step::Pass { ms } => {
@@ -314,6 +328,7 @@ fn every_reply_of_a_random_history_is_the_model_s() {
             open: vec![],
             said: vec![],
             numbers: [0; GATEWAYS],
+            last: [None; GATEWAYS],
             bytes: vec![],
             expected: vec![],
         };

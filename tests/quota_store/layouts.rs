@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use expedite::tenants::quota::redis::{Denied, Who};
+use expedite::tenants::quota::store::{Denied, Who};
 
 use super::bed::{Gateway, command, gateway, quota, who};
 use super::common::eventually;

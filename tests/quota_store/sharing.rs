@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use expedite::net;
-use expedite::tenants::quota::redis::{Denied, Hold, Who};
+use expedite::tenants::quota::store::{Denied, Hold, Who};
 use expedite::tenants::quota::{Ask, Refused};
 
 use super::bed::{Gateway, account, command, gateway, quota, who};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use expedite::net;
-use expedite::tenants::quota::redis::{Denied, Trouble, Who};
+use expedite::tenants::quota::store::{Denied, Trouble, Who};
 
 use super::bed::{Gateway, account, command, gateway, quota, who};
 use super::redis_server::Redis;

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use expedite::tenants::quota::redis::Message;
+use expedite::tenants::quota::store::Message;
 use expedite::tenants::quota::{Ask, Limits};
 
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ struct Lease {
 struct Ahead {
     until: u64,
     number: u64,
-    reply: [u64; 3],
+    reply: [u64; 2],
 }
 
 /// One account.
@@ -33,6 +33,10 @@ pub(crate) struct Account {
     most: u64,
     spent: u64,
     at: Option<u64>,
+    /// Spent without asking, to be paid by the refill.
+    owed: u64,
+    /// What the last silence has brought, and until when that matters.
+    gap: (u64, u64),
     leases: BTreeMap<u128, Lease>,
     settled: BTreeMap<u128, u64>,
     ahead: BTreeMap<String, Ahead>,
@@ -56,6 +60,8 @@ impl Account {
             most: limits.in_flight_max.unwrap_or(u64::MAX),
             spent: 0,
             at: None,
+            owed: 0,
+            gap: (0, 0),
             leases: BTreeMap::new(),
             settled: BTreeMap::new(),
             ahead: BTreeMap::new(),
@@ -68,7 +74,16 @@ impl Account {
     fn open(&mut self, now: u64, lease_ms: u64) {
         let at = self.at.replace(now).unwrap_or(now);
         if self.burst.is_some() {
-            self.spent = self.spent.saturating_sub(now.saturating_sub(at) * self.rate);
+            let gain = now.saturating_sub(at) * self.rate;
+            let paid = self.owed.min(gain);
+            self.owed -= paid;
+            let before = self.spent;
+            self.spent = self.spent.saturating_sub(gain - paid);
+            if now >= at + 100 {
+                self.gap = (before - self.spent, now + lease_ms);
+            } else if now >= self.gap.1 {
+                self.gap.0 = 0;
+            }
         }
         // A clock that was set back makes no lease longer than it is.
         let last = if now < at { now + lease_ms } else { u64::MAX };
@@ -99,7 +114,7 @@ impl Account {
 
     /// Full, and nothing in flight.
     pub(crate) fn at_rest(&self) -> bool {
-        self.spent == 0 && self.flight() == 0
+        self.spent == 0 && self.owed == 0 && self.flight() == 0
     }
 }
 
@@ -139,7 +154,10 @@ impl Model {
         }
         if reply[0] == 1 || reply[0] == 2 {
             let waits = self.accounts.iter().filter(|account| account.burst.is_some());
-            let waits = waits.map(|account| account.missing(cost).div_ceil(account.rate));
+            let waits = waits.map(|account| match account.missing(cost) {
+                0 => 0,
+                missing => (missing + account.owed).div_ceil(account.rate),
+            });
             reply[2] = waits.max().unwrap_or(0);
         }
         if reply[0] == 0 && !again {
@@ -190,9 +208,9 @@ impl Model {
 
     pub(crate) fn advance(&mut self, now: u64, name: &str, it: &Message) -> Vec<u64> {
         self.open(now);
-        let [give, debt, free, ask, least] =
-            [it.give, it.debt, it.free, it.ask, it.least].map(|tokens| tokens * 1000);
-        let (mut granted, mut short) = (ask, 0);
+        let [give, over, debt, free, ask, least] =
+            [it.give, it.over, it.debt, it.free, it.ask, it.least].map(|tokens| tokens * 1000);
+        let mut granted = ask;
         let mut total = it.held.max(it.wanted);
         let known = self.accounts.iter().find_map(|account| account.ahead.get(name));
         let same = known.filter(|ahead| ahead.number == it.number).map(|ahead| ahead.reply);
@@ -205,9 +223,12 @@ impl Model {
                 if account.ahead.contains_key(name) || !it.again {
                     account.spent = account.spent.saturating_sub(give);
                 }
-                let covered = debt.min(burst - account.spent);
+                account.spent = (account.spent + over).min(burst);
+                let taken = debt.min(account.gap.0);
+                account.gap.0 -= taken;
+                let covered = taken.min(burst - account.spent);
                 account.spent += covered;
-                short = short.max(debt - covered);
+                account.owed = (account.owed + taken - covered).min(burst);
                 let part = (burst - account.spent) / 1000 / 32 * 1000;
                 granted = granted.min(part.saturating_sub(free));
             }
@@ -216,10 +237,13 @@ impl Model {
                 total = total.min(it.held + if spare < 4 { 0 } else { spare });
             }
         }
+        if granted + free < least {
+            total = it.held;
+        }
         if granted + free < least || total < 1 {
             granted = 0;
         }
-        let reply = same.unwrap_or([granted, total, short]);
+        let reply = same.unwrap_or([granted, total]);
         for account in &mut self.accounts {
             if same.is_none() && account.burst.is_some() {
                 account.spent += granted;

@@ -55,6 +55,9 @@ pub(super) struct Args {
     /// Seconds in which requests come [default: 50 of the mix, a FILE whole]
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
+    /// Serve the first seconds and count them nowhere: a run begins with empty caches
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = not_negative)]
+    warmup: f64,
     /// Share of the mix's traffic on one system prompt
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     hot: f64,
@@ -129,6 +132,11 @@ struct SlowOnes(Vec<Slow>);
 fn positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0 && *n < 1e9);
     number.ok_or("must be a number above 0")
+}
+
+fn not_negative(text: &str) -> Result<f64, &'static str> {
+    let number = text.parse().ok().filter(|n: &f64| (0.0..1e9).contains(n));
+    number.ok_or("must be a number, 0 or more")
 }
 
 fn share(text: &str) -> Result<f64, &'static str> {
@@ -247,12 +255,17 @@ fn plan(args: &Args) -> Result<Plan, String> {
         ledger: !args.no_ledger,
         shed: args.shed,
         tenants: usize::from(args.tenants),
+        warmup_us: (args.warmup * 1e6) as u64,
         slo: Slo { ttft_ms: args.slo_ttft_ms, tpot_ms: args.slo_tpot_ms },
         crashes: args.fail.as_ref().map_or(Vec::new(), |crashes| crashes.0.clone()),
         slow: args.slow.as_ref().map_or(Vec::new(), |slow| slow.0.clone()),
         ..Scenario::new()
     };
     scenario.check()?;
+    let seconds = args.seconds.or((args.workload == "mix").then_some(MIX_SECONDS));
+    if seconds.is_some_and(|seconds| args.warmup >= seconds) {
+        return Err("--warmup leaves nothing to count: it must end before --seconds".into());
+    }
     let bent = args.hot > 0.0 || args.long > 0.0 || args.adapters > 0;
     let mix_only = bent || args.tenants > 1 || args.flood > 1.0;
     if args.flood > 1.0 && args.tenants < 2 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::bucket::{Bucket, Line};
-use super::redis::Advance;
+use super::store::Advance;
 use super::{Ask, Limits, Refused, SequenceStanding, Standing, TokenStanding};
 
 /// Weight of the newest answer in the mean of how long answers take: an eighth.

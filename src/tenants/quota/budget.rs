@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::redis::Who;
+use super::store::Who;
 use super::{Account, Ask, Refused, Standing};
 
 /// See the module. A clone shares the accounts.

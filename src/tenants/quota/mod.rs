@@ -15,7 +15,7 @@
 mod account;
 mod bucket;
 mod budget;
-pub mod redis;
+pub mod store;
 
 pub use account::{Account, Counts};
 pub use budget::Budget;

@@ -168,7 +168,8 @@ fn two_processes_have_a_table_each_and_the_living_ones_is_left_alone() {
     let (first, second) = (bed.claim(), bed.claim());
     assert!(first.alone && !second.alone && first.path != second.path);
     let (old, new) = (first.table(8).unwrap(), second.table(8).unwrap());
-    (take(&old, "old"), take(&new, "new"));
+    take(&old, "old");
+    take(&new, "new");
     drop((old, first));
     let third = bed.claim();
     assert_eq!((third.listed, third.alone), (1, false));
@@ -211,6 +212,6 @@ fn another_start_of_the_host_leaves_a_doubt() {
     drop((table, first));
     bed.claim();
     assert_eq!(bed.ids(), ["open", "ended"]);
-    assert!(bed.listed().iter().all(|line| line["certain"] == Value::from(false)));
+    assert!(bed.listed().iter().all(|line| line["certain"] == false));
     assert!(!bed.log().exists());
 }

@@ -84,7 +84,9 @@ pub struct Message {
     pub again: bool,
     /// Tokens that go back.
     pub give: u64,
-    /// Tokens spent without the store.
+    /// Tokens that requests used beyond what they had reserved.
+    pub over: u64,
+    /// Tokens that it took for itself while the store was away.
     pub debt: u64,
     /// Tokens that it keeps.
     pub free: u64,
@@ -105,8 +107,6 @@ pub struct Grant {
     pub tokens: u64,
     /// Sequences in all.
     pub sequences: u64,
-    /// Of the debt, what the account could not cover.
-    pub short: u64,
 }
 
 fn unpack(word: u64) -> (u64, u64) {
@@ -297,6 +297,11 @@ impl Advance {
             && !self.busy.load(Relaxed)
     }
 
+    /// Something was taken without asking.
+    pub(super) fn owes(&self) -> bool {
+        self.debt.load(Relaxed) > 0
+    }
+
     /// The store knows of no tokens here, and of no sequences but those that run.
     pub(super) fn released(&self) -> bool {
         let (used, has) = unpack(self.sequences.load(Relaxed));
@@ -349,7 +354,8 @@ impl Advance {
             number: terms.number,
             again: false,
             give: u64::try_from(give).unwrap_or(0),
-            debt: self.debt.swap(0, Relaxed).saturating_add(overdrawn),
+            over: overdrawn,
+            debt: self.debt.swap(0, Relaxed),
             free,
             ask: tokens.saturating_sub(free),
             least: if tokens == 0 {
@@ -371,9 +377,6 @@ impl Advance {
         terms.unheard = None;
         self.unheard.store(false, Relaxed);
         self.free.fetch_add(signed(grant.tokens), Relaxed);
-        let _ = self.free.fetch_update(Relaxed, Relaxed, |free| {
-            Some(free.saturating_sub(signed(grant.short).min(free.max(0))))
-        });
         let _ = self.sequences.fetch_update(Relaxed, Relaxed, |word| {
             let (used, _) = unpack(word);
             Some(pack(used, grant.sequences.max(used)))

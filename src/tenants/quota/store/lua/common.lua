@@ -1,6 +1,8 @@
--- What all scripts begin with. An account is a pair of keys: its bucket, a hash of `spent` in
--- thousandths of a token, `at` in ms, `flight` in sequences, and one field for what each gateway
--- has taken ahead; and its leases, a sorted set of members by expiry in ms. A member is
+-- What all scripts begin with. An account is a pair of keys. Its bucket is a hash: `spent` in
+-- thousandths of a token, `at` in ms, `flight` in sequences; `gap`, what the last time without a
+-- word from anybody has brought, until `gap_end` in ms; `owed`, what was spent meanwhile without
+-- asking and is gone again, which the refill pays first; and one field for what each gateway has
+-- taken ahead. Its leases are a sorted set of members by expiry in ms. A member is
 --   r<id>:<sequences>:<thousandths>   a request in flight
 --   g<gateway>                        taken ahead; the amounts are the bucket's field of that name
 --   s<id>                             settled: whatever comes late for that id changes nothing
@@ -14,6 +16,8 @@ if not now then
 end
 -- Members that one step takes away at most, so that no step is long.
 local STEP = 1000
+-- Silence of so many ms may be one of a store that nobody could reach.
+local GAP_MS = 100
 
 local function sequences_of(account, member)
   local kind = string.sub(member, 1, 1)
@@ -31,19 +35,29 @@ end
 local function open(n, rate, burst)
   local account = {bucket = KEYS[2 * n - 1], leases = KEYS[2 * n], rate = tonumber(rate),
     burst = tonumber(burst), gone = {}, purged = {}}
-  local state = redis.call('HMGET', account.bucket, 'spent', 'at', 'flight')
+  local state = redis.call('HMGET', account.bucket, 'spent', 'at', 'flight', 'owed', 'gap',
+    'gap_end')
   local spent, at = tonumber(state[1]) or 0, tonumber(state[2]) or now
   account.flight = tonumber(state[3]) or 0
+  account.owed, account.gap = tonumber(state[4]) or 0, tonumber(state[5]) or 0
+  account.gap_end = tonumber(state[6]) or 0
   if redis.call('ZCARD', account.leases) == 0 then
     account.flight = 0
   end
   if account.burst then
     -- A clock that was set back gives nothing in this step and goes on from there; one that was
     -- set forward gives no more than the burst.
-    if now > at then
-      spent = spent - (now - at) * account.rate
+    spent = math.min(spent, account.burst)
+    local gain = math.max(0, now - at) * account.rate
+    local paid = math.min(account.owed, gain)
+    account.owed = account.owed - paid
+    local before = spent
+    spent = math.max(0, spent - (gain - paid))
+    if now - at >= GAP_MS then
+      account.gap, account.gap_end = before - spent, now + lease_ms
+    elseif now >= account.gap_end then
+      account.gap = 0
     end
-    spent = math.max(0, math.min(spent, account.burst))
   end
   account.spent = spent
   account.late = {}
@@ -66,7 +80,8 @@ local function lives(account, member, score)
 end
 
 local function save(account)
-  redis.call('HSET', account.bucket, 'spent', account.spent, 'at', now, 'flight', account.flight)
+  redis.call('HSET', account.bucket, 'spent', account.spent, 'at', now, 'flight', account.flight,
+    'owed', account.owed, 'gap', account.gap, 'gap_end', account.gap_end)
   if #account.expired > 0 then
     redis.call('ZREMRANGEBYRANK', account.leases, 0, #account.expired - 1)
   end
@@ -80,7 +95,8 @@ end
 
 -- An idle account leaves the store once that changes nothing: full again, and nothing in flight.
 local function keep(account)
-  local full_ms = account.burst and math.ceil(account.spent / account.rate) or 0
+  local full = account.spent + account.owed
+  local full_ms = account.burst and math.ceil(full / account.rate) or 0
   redis.call('PEXPIRE', account.bucket, math.max(full_ms, lease_ms) + 60000)
   redis.call('PEXPIRE', account.leases, lease_ms + 60000)
 end

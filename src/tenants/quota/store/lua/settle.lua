@@ -1,7 +1,7 @@
 -- The end of a request, once: its sequences are free, what it did not use goes back, what it used
 -- beyond its reservation is taken as far as there is any.
--- ARGV: lease_ms, now, member, used in thousandths, guard; an account: rate, burst. With a guard, or
--- where no lease is found, the id is remembered, so that what arrives late changes nothing.
+-- ARGV: lease_ms, now, member, used in thousandths, guard; of an account rate, burst. With a guard,
+-- or where no lease is found, the id is remembered: what arrives late changes nothing.
 -- Reply: accounts in which it was found; then of each spent and in flight.
 local member, used, guard = ARGV[3], tonumber(ARGV[4]), ARGV[5] ~= ''
 local id, sequences, reserved = string.match(member, '^r(%x+):(%d+):(%d+)$')

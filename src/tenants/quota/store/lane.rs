@@ -2,8 +2,8 @@
 //! whether the server is of use.
 //!
 //! Answers come in the order of the questions. What the connection's end leaves unanswered is said
-//! again on the next one: decisions while somebody waits for them, settlements always. Both are safe
-//! to say twice, since the store knows them by their id.
+//! again on the next one: decisions while somebody waits for them, settlements always. Both are
+//! safe to say twice, since the store knows them by their id.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -258,6 +258,7 @@ impl Lane {
         if before != State::Up {
             // Before all else: what the store is told of them must find them there.
             inner.renew_all(self);
+            inner.tell_debts(self);
         }
         self.wake();
     }

@@ -90,7 +90,32 @@ impl Stats {
     /// How often that was so.
     #[must_use]
     pub fn errors(&self, trouble: Trouble) -> &Counter {
-        &self.errors[trouble as usize]
+        let [
+            timeout,
+            closed,
+            connect,
+            garbage,
+            auth,
+            readonly,
+            full,
+            loading,
+            kind,
+            cluster,
+            other,
+        ] = &self.errors;
+        match trouble {
+            Trouble::Timeout => timeout,
+            Trouble::Closed => closed,
+            Trouble::Connect => connect,
+            Trouble::Garbage => garbage,
+            Trouble::Auth => auth,
+            Trouble::ReadOnly => readonly,
+            Trouble::Full => full,
+            Trouble::Loading => loading,
+            Trouble::WrongType => kind,
+            Trouble::Cluster => cluster,
+            Trouble::Other => other,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ if ARGV[3] == 'reset' then
 end
 local account = open(1, ARGV[4], ARGV[5])
 if ARGV[3] == 'set' then
-  account.spent = math.max(0, account.burst - tonumber(ARGV[6]))
+  account.spent, account.owed = math.max(0, account.burst - tonumber(ARGV[6])), 0
   save(account)
   keep(account)
   return account.spent

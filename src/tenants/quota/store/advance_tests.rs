@@ -15,7 +15,7 @@ fn filled(tokens: u64, sequences: u64) -> Advance {
     let advance = Advance::default();
     busy(&advance, 1_000);
     let message = advance.message(1_000, false).unwrap();
-    advance.told(1_000, &message, Grant { tokens, sequences, short: 0 });
+    advance.told(1_000, &message, Grant { tokens, sequences });
     advance
 }
 
@@ -31,17 +31,17 @@ fn only_a_busy_account_wants_something_ahead_and_an_idle_one_gives_it_back() {
     assert_eq!(message.ask, 10_000, "of half a second, by 80 ms for sixteen: {message:?}");
     assert_eq!((message.held, message.wanted, message.least), (0, 100, 400));
     assert_eq!(advance.message(1_000, false), None, "one at a time");
-    advance.told(1_000, &message, Grant { tokens: 10_000, sequences: 100, short: 0 });
+    advance.told(1_000, &message, Grant { tokens: 10_000, sequences: 100 });
     assert!(!advance.due(1_001, 3_333), "it has enough");
     assert!(advance.take(300, 2));
     assert!(advance.due(7_000, 3_333), "idle");
     let message = advance.message(7_000, false).unwrap();
     assert_eq!((message.give, message.held, message.wanted, message.ask), (9_700, 2, 2, 0));
-    advance.told(7_000, &message, Grant { tokens: 0, sequences: 2, short: 0 });
+    advance.told(7_000, &message, Grant { tokens: 0, sequences: 2 });
     advance.settle(300, 100, 2);
     let message = advance.message(8_000, false).unwrap();
     assert_eq!((message.give, message.held, message.wanted), (200, 0, 0));
-    advance.told(8_000, &message, Grant { tokens: 0, sequences: 0, short: 0 });
+    advance.told(8_000, &message, Grant { tokens: 0, sequences: 0 });
     assert!(advance.at_rest(8_000) && advance.released());
 }
 
@@ -54,7 +54,7 @@ fn what_was_not_heard_is_said_again_before_anything_else() {
     assert!(!advance.released() && advance.due(2_200, 3_333));
     let again = advance.message(2_200, false).unwrap();
     assert_eq!(again, Message { again: true, ..first });
-    advance.told(2_200, &again, Grant { tokens: 0, sequences: 0, short: 0 });
+    advance.told(2_200, &again, Grant { tokens: 0, sequences: 0 });
     assert!(advance.released());
 }
 
@@ -75,13 +75,13 @@ fn threads_together_take_exactly_what_there_is() {
 }
 
 #[test]
-fn what_a_request_used_beyond_is_a_debt() {
+fn what_a_request_used_beyond_is_told() {
     let advance = filled(100, 50);
     assert!(advance.take(100, 1));
     advance.settle(100, 130, 1);
     let message = advance.message(2_000, false).unwrap();
-    assert_eq!((message.debt, message.give, message.free), (30, 0, 0));
-    advance.told(2_000, &message, Grant { tokens: 0, sequences: 0, short: 30 });
+    assert_eq!((message.over, message.debt, message.give, message.free), (30, 0, 0, 0));
+    advance.told(2_000, &message, Grant { tokens: 0, sequences: 0 });
     assert_eq!(advance.holds().0, 0);
 }
 

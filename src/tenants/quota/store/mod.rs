@@ -7,8 +7,8 @@
 //!
 //! * [`Client`], one a core: decides, settles, renews (`client.rs`, `keep.rs`), over one connection
 //!   to each server (`lane.rs`, `drive.rs`), by `resp.rs` and `script.rs`.
-//! * [`Advance`]: what a gateway takes ahead of a busy account, so that most decisions need no round
-//!   trip, and what it goes on with while the store is away.
+//! * [`Advance`]: what a gateway takes ahead of a busy account, so that most decisions need no
+//!   round trip, and what it goes on with while the store is away.
 //! * [`Shared`]: what all cores have in common. [`find_servers`], a task of the control thread,
 //!   keeps it told of where the servers are (`topology.rs`).
 //!

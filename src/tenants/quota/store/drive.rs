@@ -21,7 +21,7 @@ use crate::net::{self, Stream};
 const CONNECT_MS: u64 = 1_000;
 /// Between two attempts, doubled from the one to the other.
 const PAUSE_MIN_MS: u64 = 20;
-const PAUSE_MAX_MS: u64 = 1_000;
+const PAUSE_MAX_MS: u64 = 500;
 /// Looks for an address within that time.
 const LOOKS: u64 = 50;
 const READ_BYTES: usize = 16 * 1024;

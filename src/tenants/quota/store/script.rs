@@ -114,7 +114,7 @@ impl Scripts {
     pub fn advance(&self, by_source: bool, who: &Who, name: &str, it: &Message) -> Cmd {
         let mut call = self.call(Which::Advance, by_source, &who.keys);
         call.arg(name).arg(it.number).arg(if it.again { "1" } else { "" });
-        for tokens in [it.give, it.debt, it.free, it.ask, it.least] {
+        for tokens in [it.give, it.over, it.debt, it.free, it.ask, it.least] {
             call.arg(milli(tokens));
         }
         call.arg(it.held).arg(it.wanted);
@@ -219,13 +219,9 @@ pub fn settled(reply: &Reply) -> Option<(u64, Stands)> {
 /// Reads the reply about an advance.
 #[must_use]
 pub fn granted(reply: &Reply) -> Option<(Grant, Stands)> {
-    let [tokens, sequences, short, rest @ ..] = reply.items()? else { return None };
+    let [tokens, sequences, rest @ ..] = reply.items()? else { return None };
     let number = |reply: &Reply| u64::try_from(reply.int()?).ok();
-    let grant = Grant {
-        tokens: number(tokens)? / MILLI,
-        sequences: number(sequences)?,
-        short: number(short)?.div_ceil(MILLI),
-    };
+    let grant = Grant { tokens: number(tokens)? / MILLI, sequences: number(sequences)? };
     Some((grant, stands(rest)?))
 }
 

@@ -91,6 +91,8 @@ pub(super) struct Inner {
     pub wheel: RefCell<super::keep::Wheel>,
     /// Whose advance this core has used, by its place in memory.
     pub used: RefCell<HashMap<*const Advance, Arc<Who>>>,
+    /// Nothing is taken ahead any more.
+    pub leaving: Cell<bool>,
     closing: Cell<bool>,
     /// Itself, for what outlives a call.
     pub this: Weak<Inner>,
@@ -110,6 +112,7 @@ impl Client {
             leases: RefCell::default(),
             wheel: RefCell::default(),
             used: RefCell::default(),
+            leaving: Cell::new(false),
             closing: Cell::new(false),
             this: Weak::clone(this),
             stats,
@@ -209,6 +212,7 @@ impl Client {
     pub async fn close(&self, patience_ms: u64) {
         let inner = &self.0;
         let until_ms = clock::now_ms().saturating_add(patience_ms);
+        inner.leaving.set(true);
         let used: Vec<_> = inner.used.borrow().values().map(Arc::clone).collect();
         for who in &used {
             let (inner, who) = (Rc::clone(inner), Arc::clone(who));
@@ -347,6 +351,7 @@ impl Inner {
             return if taken { Ok(By::Ahead) } else { Err(Denied::Away) };
         }
         let since_ns = lane.map_or(0, |lane| lane.down_since_ns.get());
+        self.use_of(who);
         let times = (clock::now_ns(), since_ns);
         let taken = who.advance.take_alone(times, self.shared.gateways(), who.limits(), &ask);
         match taken.map_err(|refused| Denied::Refused(0, refused))? {

@@ -30,7 +30,7 @@ if code == 1 or code == 2 then
   for _, account in ipairs(accounts) do
     local missing = account.burst and account.spent + cost - account.burst or 0
     if missing > 0 then
-      wait = math.max(wait, math.ceil(missing / account.rate))
+      wait = math.max(wait, math.ceil((missing + account.owed) / account.rate))
     end
   end
 end

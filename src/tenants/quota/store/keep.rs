@@ -131,18 +131,36 @@ impl Inner {
         this.renew(here, ids.into_iter(), Some(lane));
     }
 
+    /// From now on it is looked after.
+    pub(super) fn use_of(&self, who: &Arc<Who>) {
+        let place = Arc::as_ptr(&who.advance);
+        self.used.borrow_mut().entry(place).or_insert_with(|| Arc::clone(who));
+    }
+
     /// Tells the store about an advance if that is due.
     pub(super) fn tell_soon(self: &Rc<Self>, who: &Arc<Who>, now_ms: u64) {
         let advance = &who.advance;
-        if !advance.due(now_ms, self.shared.lease_ms / RENEWALS) {
+        if self.leaving.get() || !advance.due(now_ms, self.shared.lease_ms / RENEWALS) {
             return;
         }
-        self.used.borrow_mut().entry(Arc::as_ptr(advance)).or_insert_with(|| Arc::clone(who));
+        self.use_of(who);
         if self.lane(who.slot).is_none_or(|lane| !lane.serves()) {
             return;
         }
         let (inner, who) = (Rc::clone(self), Arc::clone(who));
         net::spawn(async move { inner.tell(&who, false).await });
+    }
+
+    /// A server is there again: what we have taken meanwhile is to be known soon.
+    pub(super) fn tell_debts(&self, lane: &Lane) {
+        let Some(this) = self.this.upgrade() else { return };
+        let used: Vec<_> = self.used.borrow().values().map(Arc::clone).collect();
+        for who in used.into_iter().filter(|who| who.advance.owes()) {
+            if this.lane(who.slot).is_some_and(|other| std::ptr::eq(&*other, lane)) {
+                let this = Rc::clone(&this);
+                net::spawn(async move { this.tell(&who, false).await });
+            }
+        }
     }
 
     /// Tells the store what we give back and want; `close`: all goes back.

@@ -71,7 +71,7 @@ impl Desk {
             [gateway, amounts] => {
                 let mut amounts = amounts.split(':').map(|amount| amount.parse::<u64>().ok());
                 let sequences = amounts.nth(1)??;
-                let tokens = amounts.nth(2)??;
+                let tokens = amounts.nth(1)??;
                 Some((gateway.clone(), (tokens / 1_000, sequences)))
             }
             _ => None,
