@@ -28,7 +28,7 @@ const TOKENS_MIN: f64 = 1_000.0;
 /// A tenant's share counts as far above its fair one from this ratio on.
 const FAR_ABOVE: f64 = 1.5;
 /// Share of the bound on load up to which such a tenant is admitted.
-const BOUND_FAR_ABOVE: f64 = 0.8;
+const BOUND_FAR_ABOVE: f64 = 0.76;
 /// The same for each step by which its tier comes behind the first that is active.
 const BOUND_BEHIND: f64 = 0.9;
 const BEHIND_MAX: i32 = 3;
