@@ -133,9 +133,10 @@ impl<'t> Predictor<'t> {
             let mean = pending as f64 / waiting as f64;
             ttft_ms += step.attention_ms * pending as f64 * 0.5 * mean;
         }
-        if decodes > 0 {
+        // A prompt of a few bytes may be estimated at no tokens: it keeps a step running too.
+        if decodes > 0 || (waiting > 0 && pending == 0) {
             // Half of the step that runs; it ends before a new prompt is looked at.
-            ttft_ms += 0.5 * (dense_decodes + beside);
+            ttft_ms += 0.5 * (tables.dense(decodes.max(1)) + beside);
         }
 
         // At least one decode beside it: else an idle replica would pay a step's fixed time alone.
