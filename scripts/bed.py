@@ -196,7 +196,6 @@ class Bed(contextlib.ExitStack):
                 f"[routing]\n{routing}\n"
                 f'[[pool]]\nname = "p"\nmodel = "{MODEL}"\nreplicas = [{urls}]\n'
                 f'engine = "{engine}"\n'
-                "slo = { ttft_ms = 400, tpot_ms = 50 }\n"
             )
             file.write(f'tokenizer = "{tokenizer}"\n' if tokenizer else "")
         command = [self.expedite, "serve", "--config", config]
