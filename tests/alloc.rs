@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::Client;
 use common::engine::{After, Engine, STREAM_HEAD, chunk, event};
-use common::gateway::{AUTH, Bed};
+use common::gateway::{AUTH, Bed, Settings};
 
 /// Counts what the cores' threads allocate; other threads are the test's own.
 struct Counting;
@@ -87,6 +87,11 @@ fn read_events(client: &mut Client, n: usize) {
 
 #[test]
 fn an_event_allocates_nothing_and_a_stream_holds_little() {
+    steady("");
+    steady("[timeouts]\nsse_keepalive_ms = 60000\n");
+}
+
+fn steady(sections: &str) {
     let (go, more) = mpsc::channel::<usize>();
     let more = Mutex::new(more);
     let engine = Engine::start(move |_, wire| {
@@ -102,7 +107,8 @@ fn an_event_allocates_nothing_and_a_stream_holds_little() {
         }
         Ok(After::Close)
     });
-    let bed = Bed::of(&[engine.addr]);
+    let more = sections.to_owned();
+    let bed = Bed::start(&[engine.addr], Settings { more, ..Settings::default() });
     let mut client = Client::connect(bed.addr);
     let idle = BYTES.load(Relaxed);
     client.send(&chat());

@@ -121,11 +121,12 @@ fn gateway(page: &mut Page, view: &View) {
         stall.add(&shard.loop_stall);
         page.histogram("expedite_loop_stall_seconds", &[("core", &core.to_string())], &stall);
     }
-    let counters: [Family<Shard, Counter>; 5] = [
+    let counters: [Family<Shard, Counter>; 6] = [
         ("expedite_long_prompts_total", "Prompts read beside the cores.", |s| &s.long_prompts),
         ("expedite_retries_total", "Attempts after the first.", |s| &s.retries),
         ("expedite_reuse_races_total", "Reused connections replaced.", |s| &s.reuse_races),
         ("expedite_refused_heads_total", "Heads that were no HTTP.", |s| &s.refused_heads),
+        ("expedite_refused_handshakes_total", "TLS that did not begin.", |s| &s.refused_handshakes),
         ("expedite_accept_errors_total", "Connections not accepted.", |s| &s.accept_errors),
     ];
     for (name, help, of) in counters {

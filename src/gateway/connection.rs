@@ -10,12 +10,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::buffer::Buffer;
+use super::comments::Comments;
 use super::core::Core;
 use super::reply::Failure;
 use super::request;
 use super::sweep::Deadline;
 use crate::http1::{HeadError, HeadScanner, RequestHead, parse_request};
-use crate::net::{SEND_SLICES_MAX, Stream, fill_slices};
+use crate::net::{HandshakeError, SEND_SLICES_MAX, Stream, Wire, fill_slices};
 use crate::runtime::clock;
 
 /// Bytes of later requests that are kept while one is served; beyond it the client is no longer
@@ -39,13 +40,15 @@ pub(super) enum Next {
     KeepAlive,
     /// An answer was sent; nothing follows it.
     Close,
+    /// A part of an answer was sent, and nothing may say that it was all.
+    Incomplete,
     /// The client is gone, or must see a cut: end at once.
     Cut,
 }
 
 /// A client: its socket, what it has sent, and the time limit of the phase that it is in.
 pub(super) struct Client {
-    pub stream: Stream,
+    pub stream: Wire,
     pub inbox: Buffer,
     pub deadline: Deadline,
     /// Bytes of the request under way at the start of the inbox; kept until its commit point,
@@ -53,6 +56,8 @@ pub(super) struct Client {
     pub request_bytes: usize,
     /// The body of that request was taken out of the inbox.
     pub body_taken: bool,
+    /// What it hears while its stream is silent, if it is to hear anything.
+    pub comments: Option<Box<Comments>>,
     /// The client's direction has ended and that counts as leaving.
     gone: bool,
     /// When that was noticed.
@@ -62,21 +67,36 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(core: &Core, stream: Stream) -> Client {
+    pub(super) fn new(core: &Core, stream: Wire) -> Client {
         Client {
             stream,
             inbox: Buffer::default(),
             deadline: core.sweep.deadline(),
             request_bytes: 0,
             body_taken: false,
+            comments: None,
             gone: false,
             gone_ns: None,
             half_closed: false,
         }
     }
 
-    /// Ready when the client has gone. Until then keeps what else it sends, within bounds.
+    /// Ready when the client has gone. Until then keeps what else it sends, within bounds, and
+    /// tells it that its stream is only silent.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>, core: &Core) -> Poll<()> {
+        if self.poll_left(cx, core).is_ready() {
+            return Poll::Ready(());
+        }
+        let Some(comments) = &mut self.comments else { return Poll::Pending };
+        if core.sweep.ended() || comments.poll(cx, &mut self.stream).is_ok() {
+            return Poll::Pending;
+        }
+        self.left();
+        Poll::Ready(())
+    }
+
+    /// As [`poll_gone`](Self::poll_gone), without a word to the client.
+    fn poll_left(&mut self, cx: &mut Context<'_>, core: &Core) -> Poll<()> {
         while !self.gone {
             let bytes_max = self.request_bytes.saturating_add(PIPELINED_BYTES_MAX);
             if self.half_closed || self.inbox.len() >= bytes_max {
@@ -179,10 +199,18 @@ impl Client {
         let total: usize = pieces().map(<[u8]>::len).sum();
         let (mut sent, mut blocked) = (0, false);
         let all_sent = poll_fn(|cx| {
-            while sent < total {
-                let mut slices = [IoSlice::new(&[]); SEND_SLICES_MAX];
-                let slices = fill_slices(&mut slices, pieces(), sent);
-                match self.stream.poll_send_vectored(cx, slices) {
+            loop {
+                let stream = &mut self.stream;
+                let taken = match self.comments.as_deref_mut().filter(|it| it.owes()) {
+                    Some(comments) => comments.poll_send(cx, stream).map_ok(|()| 0),
+                    None if sent >= total => return Poll::Ready(true),
+                    None => {
+                        let mut slices = [IoSlice::new(&[]); SEND_SLICES_MAX];
+                        let slices = fill_slices(&mut slices, pieces(), sent);
+                        stream.poll_send_vectored(cx, slices)
+                    }
+                };
+                match taken {
                     Poll::Ready(Ok(n)) => {
                         sent = sent.saturating_add(n);
                         blocked = false;
@@ -193,13 +221,12 @@ impl Client {
                             blocked = true;
                             self.deadline.set(WRITE_STALL_MS);
                         }
-                        let over = self.poll_gone(cx, core).is_ready()
+                        let over = self.poll_left(cx, core).is_ready()
                             || self.deadline.poll(cx).is_ready();
                         return if over { Poll::Ready(false) } else { Poll::Pending };
                     }
                 }
             }
-            Poll::Ready(true)
         })
         .await;
         if all_sent {
@@ -221,7 +248,12 @@ enum HeadRead {
 
 /// Serves a connection to its end.
 pub(super) async fn serve(core: Rc<Core>, stream: Stream) {
+    let Some((stream, plain_http)) = greet(&core, stream).await else { return };
     let mut client = Client::new(&core, stream);
+    if plain_http {
+        request::refuse(&core, &mut client, Failure::PlainHttp).await;
+        return linger(&core, &mut client).await;
+    }
     loop {
         let next = match read_head(&core, &mut client).await {
             HeadRead::Complete(head) => request::serve_request(&core, &mut client, &head).await,
@@ -229,13 +261,52 @@ pub(super) async fn serve(core: Rc<Core>, stream: Stream) {
                 request::refuse(&core, &mut client, Failure::Head(error)).await
             }
             HeadRead::Late => request::refuse(&core, &mut client, Failure::HeadIncomplete).await,
-            HeadRead::Closed => Next::Cut,
+            HeadRead::Closed => {
+                client.stream.close_notify();
+                Next::Cut
+            }
         };
         match next {
             Next::KeepAlive => {}
-            Next::Close => return linger(&core, &mut client).await,
+            Next::Close => {
+                client.stream.close_notify();
+                return linger(&core, &mut client).await;
+            }
+            Next::Incomplete => return linger(&core, &mut client).await,
             Next::Cut => return,
         }
+    }
+}
+
+/// Begins TLS, where it is spoken, within the time that a head has. The second value: the client
+/// spoke HTTP without it. `None`: it is to be left.
+async fn greet(core: &Rc<Core>, stream: Stream) -> Option<(Wire, bool)> {
+    let Some(identity) = core.identity() else { return Some((Wire::Plain(stream), false)) };
+    let mut wire = Wire::Tls(Box::new(identity.accept(stream).ok()?));
+    let limit_ms = core.published().timeouts.client_head_ms;
+    let (deadline, mut waited_ms) = (core.sweep.deadline(), 0);
+    loop {
+        // Looked at once a second, so that a drain does not wait for it.
+        let left_ms = limit_ms.saturating_sub(waited_ms);
+        let step_ms = if limit_ms == 0 { IDLE_LOOK_MS } else { IDLE_LOOK_MS.min(left_ms) };
+        deadline.set(step_ms);
+        let shaken = poll_fn(|cx| match wire.poll_handshake(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => deadline.poll(cx).map(|()| None),
+        });
+        let plain_http = match shaken.await {
+            Some(Ok(())) => return Some((wire, false)),
+            Some(Err(error)) => matches!(error, HandshakeError::PlainHttp),
+            None => {
+                waited_ms = waited_ms.saturating_add(step_ms);
+                if !core.draining() && (limit_ms == 0 || waited_ms < limit_ms) {
+                    continue;
+                }
+                false
+            }
+        };
+        core.metrics.refused_handshakes.inc();
+        return plain_http.then(|| (wire.into_plain(), true));
     }
 }
 

@@ -86,8 +86,11 @@ async fn stream(
             ticket.saw(&frames.seen);
             return Err(gone);
         }
-        ticket.head_sent = true;
+        ticket.head_went();
         head.clear();
+        if let Some(comments) = &mut client.comments {
+            comments.spoke(frames.within_event());
+        }
         ticket.saw(&frames.seen);
         if frames.seen.content_events > 0 && client.request_bytes > 0 {
             client.forget_request(core);
@@ -177,21 +180,31 @@ pub(super) async fn fail_in_band(
     if matches!(failure, Failure::ClientGone) {
         return Err(failure);
     }
-    let event = failure.event();
-    let mut out = Vec::with_capacity(event.len() + 16);
-    if ticket.chunked() {
-        write::chunk(&mut out, &event);
-    } else {
-        out.extend_from_slice(&event);
-    }
     let outcome = match failure {
         Failure::Deadline(_) => Outcome::Deadline,
         _ if ticket.content_sent() => Outcome::Truncated,
-        _ => Outcome::UpstreamError,
+        _ if ticket.passed_on => Outcome::UpstreamError,
+        _ => failure.outcome(),
     };
+    end_in_band(core, client, ticket, (&failure.event(), outcome)).await
+}
+
+/// The same, with the event as it is to be sent, and the outcome for the books.
+pub(super) async fn end_in_band(
+    core: &Rc<Core>,
+    client: &mut Client,
+    ticket: &mut Ticket<'_>,
+    (event, outcome): (&[u8], Outcome),
+) -> Result<Next, Failure> {
+    let mut out = Vec::with_capacity(event.len() + 16);
+    if ticket.chunked() {
+        write::chunk(&mut out, event);
+    } else {
+        out.extend_from_slice(event);
+    }
     ticket.ended(outcome);
     match client.send(core, &out).await {
-        Ok(()) => Ok(Next::Close),
+        Ok(()) => Ok(Next::Incomplete),
         Err(_) => Ok(Next::Cut),
     }
 }
@@ -217,7 +230,7 @@ async fn ended(
         // clean end) would make the answer look complete.
         Some(End::EngineError { .. }) => {
             ticket.ended(Outcome::UpstreamError);
-            Relayed::Done(Next::Close)
+            Relayed::Done(Next::Incomplete)
         }
         Some(end) => {
             let reason = match end {
@@ -250,7 +263,8 @@ fn give_back(core: &Core, exchange: Exchange, frames: Frames) {
     }
 }
 
-fn write_head(out: &mut Vec<u8>, plan: &Plan<'_>, ticket: &Ticket<'_>) {
+/// The head of a stream.
+pub(super) fn write_head(out: &mut Vec<u8>, plan: &Plan<'_>, ticket: &Ticket<'_>) {
     out.reserve(512);
     let mut head = Head::new(out, 200, ticket);
     head.field("content-type", b"text/event-stream; charset=utf-8");

@@ -36,6 +36,7 @@ pub(super) async fn serve_request(
         Ok(next) => next,
         Err(failure) => fail(core, client, &mut ticket, failure).await,
     };
+    client.comments = None;
     // What it held is free.
     core.queues.released(core.sweep.now_ms());
     client.forget_request(core);
@@ -91,8 +92,13 @@ async fn stages(
     }
     let what = (endpoint, &call, policy, tenant);
     let plan = Plan::new(client, head, what, edits, body, served, published)?;
-    let exchange = upstream::open(core, client, &plan, ticket).await?;
-    relay::run(core, client, &plan, exchange, ticket).await
+    match upstream::open(core, client, &plan, ticket).await {
+        Ok(exchange) => relay::run(core, client, &plan, exchange, ticket).await,
+        Err(failure) if ticket.head_sent => {
+            relay::fail_in_band(core, client, ticket, failure).await
+        }
+        Err(failure) => Err(failure),
+    }
 }
 
 fn plain_body(client: &Client, head: &RequestHead) -> Result<(), Failure> {
