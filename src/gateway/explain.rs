@@ -184,6 +184,7 @@ fn shown_candidate(seen: &Candidate) -> Value {
         "load_tokens": seen.load_tokens,
         "blocks": seen.blocks,
         "blocks_used": seen.blocks_used,
+        "sequences_max": seen.sequences_max,
         "prefill_duty": seen.prefill_duty,
         "adapter": match seen.adapter {
             routing::Residency::Resident => "resident",

@@ -148,6 +148,7 @@ fn candidate(seen: &Value) -> Candidate {
         load_tokens: count("load_tokens"),
         blocks: count("blocks"),
         blocks_used: count("blocks_used"),
+        sequences_max: count("sequences_max"),
         prefill_duty: number(seen, "prefill_duty"),
         adapter: Residency::Resident,
         adapters_busy: count("adapters_busy") as u32,

@@ -93,6 +93,10 @@ impl Asks<'_> {
             load_tokens: own.tokens,
             blocks,
             blocks_used: used,
+            sequences_max: match self.pool.sequences_max {
+                0 => gauges.sequences_max(self.now_ms),
+                configured => configured,
+            },
             prefill_duty: (own.prefill_duty() + others.prefill_duty()).min(1.0),
             adapter: self.residency(lane, slots),
             adapters_busy: if self.adapter.is_some() { lane.ledger.adapters() } else { 0 },

@@ -454,6 +454,7 @@ impl FleetView for View<'_> {
             load_tokens: sums.tokens,
             blocks: self.engine.blocks,
             blocks_used: known.scraped.blocks_used + blocks_since,
+            sequences_max: self.engine.sequences_max,
             prefill_duty: duty.prefill_duty(self.now_us),
             adapter: known.adapters.residency(self.adapter),
             adapters_busy: known.adapters.busy(),

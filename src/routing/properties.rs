@@ -25,7 +25,7 @@ fn any_residency() -> impl Strategy<Value = Residency> {
 prop_compose! {
     fn any_candidate()(
         eligible in any::<bool>(),
-        counts in proptest::array::uniform9(any_count()),
+        counts in proptest::array::uniform10(any_count()),
         key in any::<u64>(),
         floats in proptest::array::uniform4(any_float()),
         adapter in any_residency(),
@@ -43,6 +43,7 @@ prop_compose! {
             load_tokens: counts[6],
             blocks: counts[7],
             blocks_used: counts[8],
+            sequences_max: counts[9],
             prefill_duty: floats[0],
             adapter,
             adapters_busy: slots.0,

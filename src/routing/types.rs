@@ -137,6 +137,8 @@ pub struct Candidate {
     pub blocks: u64,
     /// KV blocks in use by running requests.
     pub blocks_used: u64,
+    /// Sequences that it runs at once (`max_num_seqs`); 0 = unknown.
+    pub sequences_max: u64,
     /// Share of its GPU time that went into prefill over the last 10 s, 0..1.
     pub prefill_duty: f64,
     /// Where it stands with the adapter.
@@ -169,6 +171,7 @@ impl Default for Candidate {
             load_tokens: 0,
             blocks: 0,
             blocks_used: 0,
+            sequences_max: 0,
             prefill_duty: 0.0,
             adapter: Residency::Resident,
             adapters_busy: 0,
