@@ -144,6 +144,7 @@ fn candidate(seen: &Value) -> Candidate {
         pending_requests: count("pending_requests"),
         decodes: count("decodes"),
         decode_kv_tokens: count("decode_kv_tokens"),
+        decode_age_ms: number(seen, "decode_age_ms"),
         requests: count("requests"),
         load_tokens: count("load_tokens"),
         blocks: count("blocks"),

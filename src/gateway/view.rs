@@ -89,6 +89,7 @@ impl Asks<'_> {
             pending_requests: own.pending_requests,
             decodes: own.decodes,
             decode_kv_tokens: own.decode_kv_tokens,
+            decode_age_ms: own.decode_age_ms(self.now_ms),
             requests: own.requests,
             load_tokens: own.tokens,
             blocks,

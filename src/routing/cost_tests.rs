@@ -343,6 +343,13 @@ fn a_batch_without_a_free_seat_is_late_by_the_answers_that_must_end() {
     let ((free_ms, _), (late_ms, tpot_ms)) = (times(full), times(seated));
     let answers_ms = 5.0 * usual().output_tokens * tpot_ms / 256.0;
     assert!((late_ms - free_ms - answers_ms).abs() < 1.0, "{free_ms} {late_ms} {answers_ms}");
+    // Where all are young, a good part of an answer: 1 s old of 300 tokens.
+    let young = Candidate { decode_age_ms: 1_000.0, ..seated };
+    let answer_ms = usual().output_tokens * tpot_ms;
+    let wait_ms = answer_ms - 2_000.0 + 5.0 * 2_000.0 / 256.0;
+    assert!((times(young).0 - free_ms - wait_ms).abs() < 1.0, "{answer_ms}");
+    let old = Candidate { decode_age_ms: 1e6, ..seated };
+    assert_eq!(times(old), times(seated));
     let one_free = Candidate { pending_requests: 5, ..seated };
     assert_eq!(times(one_free), times(Candidate { sequences_max: 0, ..one_free }));
     let mut fleet = Fleet::of(2, seated);

@@ -171,15 +171,18 @@ impl<'t> Predictor<'t> {
         }
     }
 
-    /// Time until a sequence ends for each that has to before this one is run, in ms: answers of
-    /// this one's length end evenly.
+    /// Time until so many sequences have ended that this one is run, in ms. Their answers are taken
+    /// to be as long as this one's and to have begun evenly: where all are young, none ends soon.
     fn seat_ms(&self, candidate: &Candidate, tpot_ms: f64) -> f64 {
         let seats = candidate.sequences_max.min(TOKENS_MAX);
         let there = candidate.decodes.saturating_add(candidate.pending_requests).min(TOKENS_MAX);
         if seats == 0 || there < seats {
             return 0.0;
         }
-        (there + 1 - seats) as f64 * self.output * tpot_ms / seats as f64
+        let answer_ms = self.output * tpot_ms;
+        let age_ms = positive(candidate.decode_age_ms, answer_ms);
+        let spread_ms = answer_ms.min(2.0 * age_ms);
+        answer_ms - spread_ms + (there + 1 - seats) as f64 * spread_ms / seats as f64
     }
 }
 

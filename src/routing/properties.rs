@@ -27,7 +27,7 @@ prop_compose! {
         eligible in any::<bool>(),
         counts in proptest::array::uniform10(any_count()),
         key in any::<u64>(),
-        floats in proptest::array::uniform4(any_float()),
+        floats in proptest::array::uniform5(any_float()),
         adapter in any_residency(),
         slots in (0..20u32, 0..20u32),
     ) -> Candidate {
@@ -39,6 +39,7 @@ prop_compose! {
             pending_requests: counts[2],
             decodes: counts[3],
             decode_kv_tokens: counts[4],
+            decode_age_ms: floats[4],
             requests: counts[5],
             load_tokens: counts[6],
             blocks: counts[7],

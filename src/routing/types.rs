@@ -129,6 +129,8 @@ pub struct Candidate {
     pub decodes: u64,
     /// Tokens of their KV.
     pub decode_kv_tokens: u64,
+    /// Mean time since their first tokens, in ms; 0 = unknown.
+    pub decode_age_ms: f64,
     /// Requests in flight.
     pub requests: u64,
     /// Tokens in flight, prompts and answers.
@@ -167,6 +169,7 @@ impl Default for Candidate {
             pending_requests: 0,
             decodes: 0,
             decode_kv_tokens: 0,
+            decode_age_ms: 0.0,
             requests: 0,
             load_tokens: 0,
             blocks: 0,
