@@ -10,8 +10,9 @@ use crate::common::engine::{After, Engine, event, json};
 use crate::common::faults::{
     at_rest, chat_for_acme, cut_stream, hello, role_event, stream_for_acme,
 };
-use crate::common::{Ended, Response, find, get};
-use crate::secure::{Secure, TlsClient, TlsEnd};
+use crate::common::gateway::{Bed, Settings};
+use crate::common::{Ended, Response, eventually, find, get};
+use crate::secure::{Authority, Files, Secure, TlsClient, TlsEnd, config};
 
 /// The request with `connection: close`.
 fn last(request: &[u8]) -> Vec<u8> {
@@ -80,7 +81,7 @@ fn leaves(what: &str, leave: impl Fn(TlsClient)) {
             let n = client.read(&mut piece).expect("read");
             bytes.extend_from_slice(&piece[..n]);
         }
-        crate::common::eventually("the replica has it", || secure.engine.count() == 1);
+        eventually("the replica has it", || secure.engine.count() == 1);
         leave(client);
         let told = gone.recv_timeout(Duration::from_secs(20)).expect("the replica is told");
         assert!(told, "{what}");
@@ -109,6 +110,51 @@ fn a_client_that_leaves_ends_its_replicas_work() {
         client.0.sock.write_all(&[0x55; 64]).expect("noise");
         std::thread::sleep(Duration::from_millis(300));
     });
+}
+
+#[test]
+fn who_may_end_its_direction_ends_it_and_reads_on() {
+    let authority = Authority::new();
+    let files = Files::new(&authority.sign());
+    let server = format!("{}\nhalf_close = \"allow\"", files.line(""));
+    let engine = Engine::always(hello());
+    let bed = Bed::unready(&[engine.addr], Settings { server, ..Settings::default() });
+    eventually("the engine is up", || bed.metric("expedite_replica_up", "") == 1.0);
+    let config = config(&authority.pem, None, rustls::ALL_VERSIONS);
+    let mut client = TlsClient::connect(bed.addr, config);
+    client.send(&stream_for_acme());
+    client.0.conn.send_close_notify();
+    client.0.conn.write_tls(&mut client.0.sock).expect("a word");
+    let (bytes, end) = client.rest();
+    let answer = Response::parse(&bytes);
+    assert_eq!((answer.words().as_str(), answer.complete), ("hello", true));
+    assert_eq!(end, TlsEnd::Confirmed);
+}
+
+#[test]
+fn a_silent_stream_is_commented_over_tls_too() {
+    let (open, opened) = mpsc::channel::<()>();
+    let opened = std::sync::Mutex::new(opened);
+    let engine = Engine::start(move |_, wire| {
+        let _ = opened.lock().expect("lock").recv();
+        wire.write_all(&hello()).map(|()| After::Keep)
+    });
+    let secure = Secure::start(engine, "auto", "[timeouts]\nsse_keepalive_ms = 100\n");
+    let mut client = secure.client();
+    client.send(&last(&stream_for_acme()));
+    let mut bytes = Vec::new();
+    while find(&bytes, b": keep-alive\n\n").is_none() {
+        let mut piece = [0; 4096];
+        let n = client.read(&mut piece).expect("read");
+        bytes.extend_from_slice(&piece[..n]);
+    }
+    open.send(()).expect("engine");
+    let (rest, end) = client.rest();
+    bytes.extend(rest);
+    let answer = Response::parse(&bytes);
+    assert_eq!((answer.words().as_str(), answer.complete), ("hello", true));
+    assert_eq!(end, TlsEnd::Confirmed);
+    at_rest(&secure.bed);
 }
 
 #[test]
