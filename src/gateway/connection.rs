@@ -16,7 +16,7 @@ use super::reply::Failure;
 use super::request;
 use super::sweep::Deadline;
 use crate::http1::{HeadError, HeadScanner, RequestHead, parse_request};
-use crate::net::{HandshakeError, SEND_SLICES_MAX, Stream, Wire, fill_slices};
+use crate::net::{HandshakeError, Identity, SEND_SLICES_MAX, Stream, Wire, fill_slices};
 use crate::runtime::clock;
 
 /// Bytes of later requests that are kept while one is served; beyond it the client is no longer
@@ -248,12 +248,15 @@ enum HeadRead {
 
 /// Serves a connection to its end.
 pub(super) async fn serve(core: Rc<Core>, stream: Stream) {
-    let Some((stream, plain_http)) = greet(&core, stream).await else { return };
+    let stream = match core.identity() {
+        None => Wire::Plain(stream),
+        // In a box: what only TLS needs takes no room in a plain connection's task.
+        Some(identity) => match Box::pin(greet(&core, &identity, stream)).await {
+            Some(wire) => wire,
+            None => return,
+        },
+    };
     let mut client = Client::new(&core, stream);
-    if plain_http {
-        request::refuse(&core, &mut client, Failure::PlainHttp).await;
-        return linger(&core, &mut client).await;
-    }
     loop {
         let next = match read_head(&core, &mut client).await {
             HeadRead::Complete(head) => request::serve_request(&core, &mut client, &head).await,
@@ -278,14 +281,13 @@ pub(super) async fn serve(core: Rc<Core>, stream: Stream) {
     }
 }
 
-/// Begins TLS, where it is spoken, within the time that a head has. The second value: the client
-/// spoke HTTP without it. `None`: it is to be left.
-async fn greet(core: &Rc<Core>, stream: Stream) -> Option<(Wire, bool)> {
-    let Some(identity) = core.identity() else { return Some((Wire::Plain(stream), false)) };
+/// Begins TLS within the time that a head has. `None`: the client was left, after an answer in plain
+/// HTTP if that is what it spoke.
+async fn greet(core: &Rc<Core>, identity: &Identity, stream: Stream) -> Option<Wire> {
     let mut wire = Wire::Tls(Box::new(identity.accept(stream).ok()?));
     let limit_ms = core.published().timeouts.client_head_ms;
     let (deadline, mut waited_ms) = (core.sweep.deadline(), 0);
-    loop {
+    let plain_http = loop {
         // Looked at once a second, so that a drain does not wait for it.
         let left_ms = limit_ms.saturating_sub(waited_ms);
         let step_ms = if limit_ms == 0 { IDLE_LOOK_MS } else { IDLE_LOOK_MS.min(left_ms) };
@@ -294,20 +296,22 @@ async fn greet(core: &Rc<Core>, stream: Stream) -> Option<(Wire, bool)> {
             Poll::Ready(done) => Poll::Ready(Some(done)),
             Poll::Pending => deadline.poll(cx).map(|()| None),
         });
-        let plain_http = match shaken.await {
-            Some(Ok(())) => return Some((wire, false)),
-            Some(Err(error)) => matches!(error, HandshakeError::PlainHttp),
-            None => {
-                waited_ms = waited_ms.saturating_add(step_ms);
-                if !core.draining() && (limit_ms == 0 || waited_ms < limit_ms) {
-                    continue;
-                }
-                false
-            }
-        };
-        core.metrics.refused_handshakes.inc();
-        return plain_http.then(|| (wire.into_plain(), true));
+        match shaken.await {
+            Some(Ok(())) => return Some(wire),
+            Some(Err(error)) => break matches!(error, HandshakeError::PlainHttp),
+            None => waited_ms = waited_ms.saturating_add(step_ms),
+        }
+        if core.draining() || (limit_ms != 0 && waited_ms >= limit_ms) {
+            break false;
+        }
+    };
+    core.metrics.refused_handshakes.inc();
+    if plain_http {
+        let mut client = Client::new(core, wire.into_plain());
+        request::refuse(core, &mut client, Failure::PlainHttp).await;
+        linger(core, &mut client).await;
     }
+    None
 }
 
 async fn read_head(core: &Core, client: &mut Client) -> HeadRead {
