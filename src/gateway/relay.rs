@@ -78,7 +78,7 @@ async fn stream(
     let (mut reads, mut came_ns) = (0, clock::now_ns());
     loop {
         if frames.seen.content_events > 0 {
-            exchange.entry.first_token();
+            exchange.entry.first_token(core.sweep.now_ms());
         }
         let complete = frames.end == Some(End::Complete);
         let last = complete && plan.outgoing == Outgoing::Chunked;
