@@ -237,6 +237,34 @@ fn printed(folder: &Path, args: &[&str]) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
+/// What commands print that have the configuration and a call.
+fn commands(folder: &Path) -> Vec<(String, String)> {
+    let call = "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"canary\"}]}";
+    std::fs::write(folder.join("call.json"), call).expect("a call");
+    let each: [&[&str]; 5] = [
+        &["check", "--config", "gateway.toml"],
+        &["check", "--config", "gateway.toml", "--json"],
+        &["explain", "--config", "gateway.toml", "--request", "call.json"],
+        &["quota", "--config", "gateway.toml", "show", "acme"],
+        &["doctor", "--config", "gateway.toml"],
+    ];
+    each.iter().map(|args| (args.join(" "), printed(folder, args))).collect()
+}
+
+/// Everything that is in the folder but what the test wrote; the table of open requests is hidden.
+fn left(folder: &Path) -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("folder") {
+        let entry = entry.expect("entry");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !["gateway.toml", "call.json"].contains(&&*name) {
+            let bytes = std::fs::read(entry.path()).expect("a file");
+            files.push((name, String::from_utf8_lossy(&bytes).into_owned()));
+        }
+    }
+    files
+}
+
 #[test]
 fn no_secret_and_no_prompt_is_in_anything_that_is_told() {
     let folder = tempfile::tempdir().expect("folder");
@@ -255,17 +283,7 @@ fn no_secret_and_no_prompt_is_in_anything_that_is_told() {
     });
     all_ways(&gateway);
     let mut told = admin_pages(&gateway);
-    for args in [
-        &["check", "--config", "gateway.toml"][..],
-        &["check", "--config", "gateway.toml", "--json"],
-        &["explain", "--config", "gateway.toml", "--request", "call.json"],
-        &["quota", "--config", "gateway.toml", "show", "acme"],
-        &["doctor", "--config", "gateway.toml"],
-    ] {
-        let call = "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"canary\"}]}";
-        std::fs::write(folder.path().join("call.json"), call).expect("a call");
-        told.push((args.join(" "), printed(folder.path(), args)));
-    }
+    told.extend(commands(folder.path()));
     // A file whose mistakes are in its secrets: refused with their lines, by both ways to ask.
     let bad = text
         .replace(ADMIN, "canary")
@@ -288,15 +306,7 @@ fn no_secret_and_no_prompt_is_in_anything_that_is_told() {
         told.push((request.path().to_owned(), String::from_utf8_lossy(&request.body).into_owned()));
     }
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect(name);
-    // Everything that it left but what this test wrote; the table of open requests is hidden.
-    for entry in std::fs::read_dir(folder.path()).expect("folder") {
-        let entry = entry.expect("entry");
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !["gateway.toml", "call.json"].contains(&&*name) {
-            let bytes = std::fs::read(entry.path()).expect("a file");
-            told.push((name, String::from_utf8_lossy(&bytes).into_owned()));
-        }
-    }
+    told.extend(left(folder.path()));
     for (whose, said) in &told {
         // The messages of the log name the words of a file by their line, never by themselves.
         let hits: Vec<_> = said.lines().filter(|line| line.contains(CANARY)).collect();
