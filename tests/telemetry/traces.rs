@@ -139,6 +139,15 @@ fn a_callers_decision_goes_before_the_ratio() {
     stream(&bed, "");
     let unsampled = PARENT.replace("-01", "-00").replace("0af7", "0000");
     stream(&bed, &format!("traceparent: {unsampled}\r\n"));
+    // Nor does a stranger's or a balancer's, whatever it says.
+    let other = PARENT.replace("0af7", "0001");
+    for auth in ["", "Authorization: Bearer no\r\n"] {
+        let fields = format!("{auth}traceparent: {other}\r\n");
+        let answer = ask(bed.addr, &post_with("/v1/chat/completions", &fields, "{}"));
+        assert_eq!(answer.status(), 401);
+    }
+    let health = format!("GET /health HTTP/1.1\r\nHost: g\r\ntraceparent: {other}\r\n\r\n");
+    assert_eq!(ask(bed.addr, health.as_bytes()).status(), 200);
     stream(&bed, &format!("traceparent: {PARENT}\r\n"));
     // What is traced comes in order: the last is there, and nothing before it.
     eventually("the sampled trace is there", || !spans(&collector).is_empty());

@@ -128,7 +128,10 @@ impl Ticket<'_> {
         }
         let request = self.told();
         let (access, traces) = (&self.core.shared.access, &self.core.shared.traces);
-        if let (Some(mut trace), Some(traces)) = (self.context.trace.take(), traces) {
+        // Whoever has no key cannot crowd out the traces of others, nor does a balancer's question.
+        let is_ours = self.who.is_some() && self.endpoint != Some(Endpoint::Health);
+        let trace = self.context.trace.take().filter(|_| is_ours);
+        if let (Some(mut trace), Some(traces)) = (trace, traces) {
             let error = match request.outcome {
                 Some(Outcome::Ok) | None => None,
                 Some(outcome) => Some(outcome.as_str()),
