@@ -19,6 +19,8 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicI64 = AtomicI64::new(0);
+/// Counts are of all cores, so that the tests take turns.
+static ALONE: Mutex<()> = Mutex::new(());
 
 thread_local! {
     static IS_CORE: Cell<Option<bool>> = const { Cell::new(None) };
@@ -87,11 +89,17 @@ fn read_events(client: &mut Client, n: usize) {
 
 #[test]
 fn an_event_allocates_nothing_and_a_stream_holds_little() {
-    steady("");
-    steady("[timeouts]\nsse_keepalive_ms = 60000\n");
+    let _alone = ALONE.lock();
+    a_stream_by(Settings::default());
+    let more = "[timeouts]\nsse_keepalive_ms = 60000\n".to_owned();
+    a_stream_by(Settings { more, ..Settings::default() });
+    // No more where requests are told of, to a collector that is not there.
+    let log = "level = \"off\"\naccess = \"json\"\naccess_path = \"/dev/null\"".to_owned();
+    let more = "[otel]\nendpoint = \"http://127.0.0.1:1\"\n".to_owned();
+    a_stream_by(Settings { log, more, ..Settings::default() });
 }
 
-fn steady(sections: &str) {
+fn a_stream_by(settings: Settings) {
     let (go, more) = mpsc::channel::<usize>();
     let more = Mutex::new(more);
     let engine = Engine::start(move |_, wire| {
@@ -107,8 +115,7 @@ fn steady(sections: &str) {
         }
         Ok(After::Close)
     });
-    let more = sections.to_owned();
-    let bed = Bed::start(&[engine.addr], Settings { more, ..Settings::default() });
+    let bed = Bed::start(&[engine.addr], settings);
     let mut client = Client::connect(bed.addr);
     let idle = BYTES.load(Relaxed);
     client.send(&chat());
@@ -131,6 +138,7 @@ fn steady(sections: &str) {
 /// A client that reads nothing: what the gateway holds for it stays bounded.
 #[test]
 fn a_client_that_reads_nothing_is_not_buffered_for() {
+    let _alone = ALONE.lock();
     let (done_tx, done) = mpsc::channel::<usize>();
     let done_tx = Mutex::new(done_tx);
     let engine = Engine::start(move |_, wire| {

@@ -74,11 +74,16 @@ impl Comments {
         self.sent.is_some()
     }
 
-    /// Sends a comment if one is due.
+    /// Sends a comment if one is due. Adds what the socket has taken to `sent_bytes`.
     ///
     /// # Errors
     /// The client's connection is dead.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, stream: &mut Wire) -> io::Result<()> {
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut Wire,
+        sent_bytes: &mut u64,
+    ) -> io::Result<()> {
         if !self.owes() {
             if self.hushed || self.due.poll(cx).is_pending() {
                 return Ok(());
@@ -86,7 +91,7 @@ impl Comments {
             self.sent = Some(0);
             self.begun = true;
         }
-        match self.poll_send(cx, stream) {
+        match self.poll_send(cx, stream, sent_bytes) {
             Poll::Pending => Ok(()),
             Poll::Ready(Err(error)) => Err(error),
             Poll::Ready(Ok(())) => {
@@ -97,7 +102,7 @@ impl Comments {
         }
     }
 
-    /// Sends the rest of what was begun.
+    /// Sends the rest of what was begun. Adds what the socket has taken to `sent_bytes`.
     ///
     /// # Errors
     /// The client's connection is dead.
@@ -105,6 +110,7 @@ impl Comments {
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut Wire,
+        sent_bytes: &mut u64,
     ) -> Poll<io::Result<()>> {
         while let Some(sent) = self.sent {
             if sent >= self.head.len().saturating_add(self.comment.len()) {
@@ -116,7 +122,10 @@ impl Comments {
             let mut slices = [IoSlice::new(&[]); 2];
             let pieces = [self.head.as_slice(), self.comment].into_iter();
             match stream.poll_send_vectored(cx, fill_slices(&mut slices, pieces, sent)) {
-                Poll::Ready(Ok(n)) => self.sent = Some(sent.saturating_add(n)),
+                Poll::Ready(Ok(n)) => {
+                    self.sent = Some(sent.saturating_add(n));
+                    *sent_bytes = sent_bytes.saturating_add(n as u64);
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             }

@@ -15,6 +15,7 @@ use super::core::Core;
 use super::reply::Failure;
 use super::request;
 use super::sweep::Deadline;
+use crate::admin::Stage;
 use crate::http1::{HeadError, HeadScanner, RequestHead, parse_request};
 use crate::net::{HandshakeError, Identity, SEND_SLICES_MAX, Stream, Wire, fill_slices};
 use crate::runtime::clock;
@@ -58,6 +59,8 @@ pub(super) struct Client {
     pub body_taken: bool,
     /// What it hears while its stream is silent, if it is to hear anything.
     pub comments: Option<Box<Comments>>,
+    /// Bytes that its socket has taken, over all answers.
+    pub sent_bytes: u64,
     /// The client's direction has ended and that counts as leaving.
     gone: bool,
     /// When that was noticed.
@@ -75,6 +78,7 @@ impl Client {
             request_bytes: 0,
             body_taken: false,
             comments: None,
+            sent_bytes: 0,
             gone: false,
             gone_ns: None,
             half_closed: false,
@@ -88,7 +92,8 @@ impl Client {
             return Poll::Ready(());
         }
         let Some(comments) = &mut self.comments else { return Poll::Pending };
-        if core.sweep.ended() || comments.poll(cx, &mut self.stream).is_ok() {
+        let (stream, sent_bytes) = (&mut self.stream, &mut self.sent_bytes);
+        if core.sweep.ended() || comments.poll(cx, stream, sent_bytes).is_ok() {
             return Poll::Pending;
         }
         self.left();
@@ -202,7 +207,9 @@ impl Client {
             loop {
                 let stream = &mut self.stream;
                 let taken = match self.comments.as_deref_mut().filter(|it| it.owes()) {
-                    Some(comments) => comments.poll_send(cx, stream).map_ok(|()| 0),
+                    Some(comments) => {
+                        comments.poll_send(cx, stream, &mut self.sent_bytes).map_ok(|()| 0)
+                    }
                     None if sent >= total => return Poll::Ready(true),
                     None => {
                         let mut slices = [IoSlice::new(&[]); SEND_SLICES_MAX];
@@ -213,6 +220,7 @@ impl Client {
                 match taken {
                     Poll::Ready(Ok(n)) => {
                         sent = sent.saturating_add(n);
+                        self.sent_bytes = self.sent_bytes.saturating_add(n as u64);
                         blocked = false;
                     }
                     Poll::Ready(Err(_)) => return Poll::Ready(false),
@@ -317,18 +325,23 @@ async fn greet(core: &Rc<Core>, identity: &Identity, stream: Stream) -> Option<W
 async fn read_head(core: &Core, client: &mut Client) -> HeadRead {
     let mut scanner = HeadScanner::request();
     let timeouts = core.published().timeouts;
-    let mut idle_ms: u64 = 0;
+    let (mut idle_ms, mut spent_ns): (u64, u64) = (0, 0);
     loop {
         if !client.inbox.is_empty() {
-            match scanner.advance(client.inbox.filled()) {
+            let begun_ns = clock::now_ns();
+            let scanned = scanner.advance(client.inbox.filled());
+            let spent = || clock::now_ns().saturating_sub(begun_ns);
+            match scanned {
                 Ok(Some(n)) => {
                     let head = client.inbox.filled().get(..n).unwrap_or_default();
-                    return match parse_request(head) {
+                    let parsed = parse_request(head);
+                    core.metrics.stage(Stage::Head).observe_ns(spent_ns.saturating_add(spent()));
+                    return match parsed {
                         Ok(head) => HeadRead::Complete(head),
                         Err(error) => HeadRead::Refused(error),
                     };
                 }
-                Ok(None) => {}
+                Ok(None) => spent_ns = spent_ns.saturating_add(spent()),
                 Err(error) => return HeadRead::Refused(error),
             }
             if idle_ms != u64::MAX {
