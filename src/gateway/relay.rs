@@ -25,7 +25,8 @@ use crate::usage::Outcome;
 /// Reads of one stream in one turn of the core.
 const READS_A_TURN: u32 = 8;
 
-/// Relays an answer to its end, from another replica again while no content has been passed on.
+/// Relays what was opened to its end, from another replica again while no content has been passed
+/// on.
 ///
 /// # Errors
 /// Before the first byte has reached the client, or when the client has gone.
@@ -33,10 +34,18 @@ pub(super) async fn run(
     core: &Rc<Core>,
     client: &mut Client,
     plan: &Plan<'_>,
-    (mut exchange, mut begun): (Exchange, Begun),
+    mut opened: Result<(Exchange, Begun), Failure>,
     ticket: &mut Ticket<'_>,
 ) -> Result<Next, Failure> {
     loop {
+        let (exchange, begun) = match opened {
+            Ok(opened) => opened,
+            // Comments, or a role, have gone out.
+            Err(failure) if ticket.head_sent => {
+                return fail_in_band(core, client, ticket, failure).await;
+            }
+            Err(failure) => return Err(failure),
+        };
         let why = match begun {
             Begun::Answer(answer) => {
                 return answer::send(core, client, plan, ticket, exchange, answer).await;
@@ -48,10 +57,7 @@ pub(super) async fn run(
                 }
             }
         };
-        (exchange, begun) = match upstream::open_again(core, client, plan, ticket, why).await {
-            Ok(begun) => begun,
-            Err(failure) => return fail_in_band(core, client, ticket, failure).await,
-        };
+        opened = upstream::open_again(core, client, plan, ticket, why).await;
     }
 }
 

@@ -99,14 +99,8 @@ async fn stages(
     }
     let what = (endpoint, &call, policy, tenant);
     let plan = Plan::new(client, head, what, edits, body, served, published)?;
-    let exchange = match upstream::open(core, client, &plan, ticket).await {
-        Ok(exchange) => exchange,
-        Err(failure) if ticket.head_sent => {
-            return relay::fail_in_band(core, client, ticket, failure).await;
-        }
-        Err(failure) => return Err(failure),
-    };
-    relay::run(core, client, &plan, exchange, ticket).await
+    let opened = upstream::open(core, client, &plan, ticket).await;
+    relay::run(core, client, &plan, opened, ticket).await
 }
 
 fn plain_body(client: &Client, head: &RequestHead) -> Result<(), Failure> {
