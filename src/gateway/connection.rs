@@ -289,8 +289,8 @@ pub(super) async fn serve(core: Rc<Core>, stream: Stream) {
     }
 }
 
-/// Begins TLS within the time that a head has. `None`: the client was left, after an answer in plain
-/// HTTP if that is what it spoke.
+/// Begins TLS within the time that a head has. `None`: the client was left, after an answer in
+/// plain HTTP if that is what it spoke.
 async fn greet(core: &Rc<Core>, identity: &Identity, stream: Stream) -> Option<Wire> {
     let mut wire = Wire::Tls(Box::new(identity.accept(stream).ok()?));
     let limit_ms = core.published().timeouts.client_head_ms;
