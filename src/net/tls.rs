@@ -97,7 +97,8 @@ impl Identity {
     /// rustls refuses its configuration; not seen.
     pub fn accept(&self, socket: Stream) -> io::Result<TlsStream> {
         let tls = ServerConnection::new(Arc::clone(&self.0)).map_err(io::Error::other)?;
-        let mut stream = TlsStream { socket, tls, plain: 0, accepted: 0, first: None };
+        let mut stream =
+            TlsStream { socket, tls, plain: 0, closed: false, accepted: 0, first: None };
         stream.tls.set_buffer_limit(Some(ENCRYPTED_BYTES_MAX));
         Ok(stream)
     }
@@ -163,6 +164,8 @@ pub struct TlsStream {
     tls: ServerConnection,
     /// Bytes that are decrypted and not yet taken.
     plain: usize,
+    /// The client has said that this is all; it may have come with the bytes before.
+    closed: bool,
     /// Bytes of the caller's that are encrypted, of which the socket has not taken all.
     accepted: usize,
     /// The first byte that the client sent.
@@ -203,7 +206,10 @@ impl TlsStream {
 
     /// As [`Stream::poll_readable`].
     pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.plain > 0 { Poll::Ready(()) } else { self.socket.poll_readable(cx) }
+        if self.plain > 0 || self.closed {
+            return Poll::Ready(());
+        }
+        self.socket.poll_readable(cx)
     }
 
     /// As [`Stream::try_recv`]; `Ok(Some(0))` is an end that the client has confirmed.
@@ -242,7 +248,9 @@ impl TlsStream {
             Err(error) => return Err(error),
         };
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-        self.plain = self.tls.process_new_packets().map_err(invalid)?.plaintext_bytes_to_read();
+        let state = self.tls.process_new_packets().map_err(invalid)?;
+        self.plain = state.plaintext_bytes_to_read();
+        self.closed |= state.peer_has_closed();
         Ok(Some(n))
     }
 
