@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::task::{Context, Waker};
 
 use super::answer::{Answer, Expected};
@@ -25,7 +26,11 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 /// A request and what has to come back.
 pub(super) struct Request {
     pub(super) bytes: Vec<u8>,
+    /// Where in them the new text is, as the inside of a JSON string.
+    pub(super) text: Range<usize>,
     pub(super) expected: Expected,
+    /// It is given up on purpose after this share of the time that an answer takes.
+    pub(super) cancel_at: Option<f64>,
 }
 
 /// See the module.

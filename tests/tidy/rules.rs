@@ -69,8 +69,8 @@ const RUNTIME: [&str; 4] = ["src/net/", "src/gateway/core.rs", "src/sim/", "src/
 const LAYERS: [&[&str]; 14] = [
     &["main"],
     &["cli"],
-    &["plan"],
     &["sim", "bench", "doctor"],
+    &["plan"],
     &["gateway"],
     &["admission"],
     &["routing", "admin"],
