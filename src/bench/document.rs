@@ -199,7 +199,9 @@ pub fn table(steps: &[Step], facts: &Facts) -> String {
     if steps.len() > 1 {
         let names =
             ["asked/s", "answered/s", "failed", "unfinished", "TTFT p50", "p99", "TPOT p50"];
-        names.iter().for_each(|name| drop(write!(out, "{name:>12}")));
+        for name in names {
+            let _ = write!(out, "{name:>12}");
+        }
         out.push_str("         p99\n");
     }
     for step in steps.iter().filter(|_| steps.len() > 1) {

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 /// Slots before their width doubles.
 const SLOTS_MAX: usize = 600;
+/// The longest time told apart: an hour.
+const MICROS_MAX: u64 = 3_600_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Rows of the map of gaps, two to a doubling: the last one begins at three minutes.
 const ROWS: usize = 56;
@@ -79,7 +81,8 @@ impl Series {
     pub(super) fn first(&mut self, due_ns: u64, ttft_ns: u64) {
         let slot = self.slot(due_ns);
         let ttft = slot.ttft.get_or_insert_with(first_tokens);
-        ttft.saturating_record((ttft_ns / 1000).max(1));
+        // It grows to what is recorded, and an hour is within what it can grow to.
+        let _ = ttft.record((ttft_ns / 1000).clamp(1, MICROS_MAX));
     }
 
     /// An event came at `at_ns`, `gap_ns` after the one before it if it was not the first.
@@ -187,17 +190,20 @@ fn first_tokens() -> Histogram<u32> {
     histogram
 }
 
-/// The row of a gap: where its first two binary digits put it.
+/// The row of a gap: where its first two binary digits put it. The first row begins at 0.
 fn row(us: u64) -> usize {
     let octave = us.max(1).ilog2() as usize;
     let upper = octave > 0 && us >> (octave - 1) & 1 == 1;
-    (2 * octave + usize::from(upper)).min(ROWS - 1)
+    (2 * octave + usize::from(upper)).saturating_sub(1).min(ROWS - 1)
 }
 
-/// Where a row begins.
+/// Where a row begins; the first one, for a logarithmic scale, at a microsecond.
 fn edge_us(row: usize) -> u64 {
-    let octave = 1u64 << (row / 2);
-    octave + if row % 2 == 1 { octave / 2 } else { 0 }
+    if row == 0 {
+        return 1;
+    }
+    let octave = 1u64 << row.div_ceil(2);
+    octave + if row.is_multiple_of(2) { octave / 2 } else { 0 }
 }
 
 #[cfg(test)]
