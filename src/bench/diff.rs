@@ -14,8 +14,11 @@ use super::document::{FORMAT, KIND};
 /// Standard errors of a 95 % band.
 const Z: f64 = 1.96;
 
-/// What is compared: as people call it, the figure, its histogram and quantile if it has one.
-const ROWS: [(&str, &str, Option<(&str, f64)>); 12] = [
+/// As people call it, the figure, its histogram and quantile if it has one.
+type Compared = (&'static str, &'static str, Option<(&'static str, f64)>);
+
+/// What is compared.
+const ROWS: [Compared; 12] = [
     ("requests/s", "request_throughput", None),
     ("output tokens/s", "output_throughput", None),
     ("first token p50, ms", "median_ttft_ms", Some(("ttft", 0.5))),
@@ -84,7 +87,7 @@ impl Diff {
     /// Compares the runs of two sides, at least one each.
     #[must_use]
     pub fn of(a: &[Value], b: &[Value]) -> Diff {
-        let row = |(called, figure, histogram): &(&'static str, &'static str, _)| {
+        let row = |(called, figure, histogram): &Compared| {
             let (a, b) = (band(a, figure, *histogram)?, band(b, figure, *histogram)?);
             let ratio = b.value / a.value;
             let (low, high) = (b.low / a.high.max(1e-12), b.high / a.low.max(1e-12));

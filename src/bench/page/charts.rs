@@ -36,10 +36,9 @@ fn cumulated(histogram: &Value) -> Vec<(f64, f64)> {
 pub(super) fn shares(all: &Value, name: &str, title: &str, limit: Option<f64>) -> String {
     let sides = [("target", all), ("direct", &all["direct"])];
     let curves = sides.map(|(side, of)| (side, cumulated(&of["histograms"][name])));
-    let ends = |at: fn(&Vec<(f64, f64)>) -> Option<&(f64, f64)>| {
-        curves.iter().filter_map(|(_, points)| at(points)).map(|point| point.0).collect::<Vec<_>>()
-    };
-    let (firsts, lasts) = (ends(|points| points.first()), ends(|points| points.last()));
+    let points = || curves.iter().map(|(_, points)| points);
+    let firsts: Vec<f64> = points().filter_map(|p| p.first()).map(|point| point.0).collect();
+    let lasts: Vec<f64> = points().filter_map(|p| p.last()).map(|point| point.0).collect();
     if firsts.is_empty() {
         return String::new();
     }
