@@ -117,6 +117,7 @@ impl Report {
         let mut object = Map::new();
         let mut set = |name: String, value: Value| drop(object.insert(name, value));
         set("duration".into(), self.seconds().into());
+        set("sent".into(), side.sent.into());
         set("completed".into(), side.completed.into());
         set("failed".into(), side.failed().into());
         set("cancelled".into(), side.cancelled.into());

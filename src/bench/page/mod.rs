@@ -15,7 +15,8 @@ use crate::plan::svg::{escape, open};
 /// Charts side by side as wide as they fit, and as wide as a phone.
 const STYLE: &str = "<style>.charts{display:grid;gap:1.2em;\
 grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr))}\
-.charts svg{width:100%}h2{margin-top:1.6em}summary{cursor:pointer;margin-top:1em}\
+.charts svg{width:100%}.tables{display:flex;flex-wrap:wrap;gap:0 3em}\
+.tables section{max-width:100%}h2{margin-top:1.6em}summary{cursor:pointer;margin-top:1em}\
 pre{overflow-x:auto}</style>\n";
 
 /// What a column of the table of times is called, and its figure's first word.
@@ -31,7 +32,8 @@ const QUANTILES: [(&str, &str); 7] = [
 
 /// The lines of the table of counts: what it is called, the figure, digits after the point.
 const COUNTS: [(&str, &str, usize); 15] = [
-    ("requests answered", "completed", 0),
+    ("requests due", "sent", 0),
+    ("answered", "completed", 0),
     ("failed", "failed", 0),
     ("given up on purpose", "cancelled", 0),
     ("unfinished", "unfinished", 0),
@@ -45,8 +47,10 @@ const COUNTS: [(&str, &str, usize); 15] = [
     ("of them cached", "total_cached_tokens", 0),
     ("output tokens", "total_output_tokens", 0),
     ("events", "total_events", 0),
-    ("requests begun", "num_prompts", 0),
 ];
+
+/// The end of a table.
+const END: &str = "</tbody></table></div></section>\n";
 
 /// The lateness of the generator that is worth a warning, in ms at the 99th percentile.
 const LATE_MS: f64 = 5.0;
@@ -70,9 +74,11 @@ pub fn page(all: &Value) -> String {
         ))
     );
     warnings(all, &mut out);
+    out.push_str("<div class=\"tables\">\n");
     counts(all, &mut out);
     times(all, &mut out);
     steps(all, &mut out);
+    out.push_str("</div>\n");
     let limit = |name: &str| all["slo"][name].as_f64();
     let (ttft, tpot) = (limit("ttft_ms"), limit("tpot_ms"));
     out.push_str("<h2>Charts</h2>\n<div class=\"charts\">\n");
@@ -133,7 +139,7 @@ fn warnings(all: &Value, out: &mut String) {
 }
 
 fn head(title: &str, columns: &[&str], out: &mut String) {
-    let _ = write!(out, "<h2>{title}</h2>\n<div class=\"wide\"><table><thead><tr><th></th>");
+    let _ = write!(out, "<section><h2>{title}</h2><div class=\"wide\"><table><thead><tr><th></th>");
     for column in columns {
         let _ = write!(out, "<th>{column}</th>");
     }
@@ -153,7 +159,7 @@ fn counts(all: &Value, out: &mut String) {
         }
         out.push_str("</tr>\n");
     }
-    out.push_str("</tbody></table></div>\n");
+    out.push_str(END);
     if all["slo"].is_object() {
         head("Limits", &["limit, ms", "share within", "share asked for"], out);
         for (called, name) in [("first token", "ttft"), ("later tokens", "tpot")] {
@@ -163,7 +169,7 @@ fn counts(all: &Value, out: &mut String) {
             cell(all, &format!("/slo/{name}_ok_ratio_min"), 2, out);
             out.push_str("</tr>\n");
         }
-        out.push_str("</tbody></table></div>\n");
+        out.push_str(END);
     }
 }
 
@@ -182,7 +188,7 @@ fn times(all: &Value, out: &mut String) {
             out.push_str("</tr>\n");
         }
     }
-    out.push_str("</tbody></table></div>\n");
+    out.push_str(END);
     if all["overhead"].is_object() {
         head("Added by the target, ms", &["p50", "p99"], out);
         for (name, called) in [("ttft", "first token"), ("e2el", "total")] {
@@ -191,14 +197,14 @@ fn times(all: &Value, out: &mut String) {
             cell(all, &format!("/overhead/{name}_p99_ms"), 3, out);
             out.push_str("</tr>\n");
         }
-        out.push_str("</tbody></table></div>\n");
+        out.push_str(END);
     }
 }
 
-/// A line a rate.
+/// A line a rate; with a direct endpoint half of what was asked for went there.
 fn steps(all: &Value, out: &mut String) {
     const COLUMNS: [(&str, &str, usize); 9] = [
-        ("asked for", "request_rate", 2),
+        ("asked for/s", "request_rate", 2),
         ("answered/s", "request_throughput", 2),
         ("failed", "failed", 0),
         ("unfinished", "unfinished", 0),
@@ -222,7 +228,7 @@ fn steps(all: &Value, out: &mut String) {
         }
         out.push_str("</tr>\n");
     }
-    out.push_str("</tbody></table></div>\n");
+    out.push_str(END);
     if all["highest_rate_within_slo"].is_number() {
         out.push_str("<table><tbody><tr><td>highest rate within the limits, requests/s</td>");
         cell(all, "/highest_rate_within_slo", 2, out);
@@ -233,8 +239,7 @@ fn steps(all: &Value, out: &mut String) {
 /// Names and values of an object, folded.
 fn facts(title: &str, of: &Value, out: &mut String) {
     let Some(of) = of.as_object() else { return };
-    let _ =
-        writeln!(out, "<details><summary>{title}</summary><div class=\"wide\"><table><tbody>");
+    let _ = writeln!(out, "<details><summary>{title}</summary><div class=\"wide\"><table><tbody>");
     for (name, value) in of {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let _ = writeln!(
