@@ -190,6 +190,16 @@ fn a_stall_shows_in_the_open_loop_and_hides_in_the_closed_one() {
 }
 
 #[test]
+fn a_connection_that_the_server_has_closed_is_not_used_again() {
+    let keep_alive = Duration::from_millis(40);
+    let ports = vec![0, 0];
+    let fleet = Fleet::start(SimConfig { ports, keep_alive, ..SimConfig::default() }).unwrap();
+    let report = run(Options { load: Load::Rate(10.0), requests: Some(6), ..few(&fleet) });
+    assert_eq!((kinds(&report), report.target.completed), (vec![], 6));
+    assert!(fleet.stats(0).connections_accepted >= 6);
+}
+
+#[test]
 fn a_direct_endpoint_gets_every_second_request() {
     let fleet = fleet();
     let direct = Some(target(&fleet, 1));

@@ -271,7 +271,8 @@ impl Thread {
     /// An idle connection that the server has kept; the one used last, so that few are open.
     fn idle(&self, side: usize) -> Option<Wire> {
         let mut idle = self.sides[side].idle.borrow_mut();
-        std::iter::from_fn(|| idle.pop()).find_map(|mut wire| wire.is_idle().then_some(wire))
+        let now_ns = clock::now_ns();
+        std::iter::from_fn(|| idle.pop()).find_map(|mut wire| wire.is_idle(now_ns).then_some(wire))
     }
 
     fn target(&self, side: usize) -> &Target {
