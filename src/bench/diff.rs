@@ -225,7 +225,7 @@ fn by_slots(series: &Value, value: f64) -> Band {
     Band { low: (value - off).max(0.0), value, high: value + off }
 }
 
-/// Options and facts that are not the same, but for the addresses.
+/// Options and facts that are not the same, but for addresses and the seed.
 fn unlike(a: &Value, b: &Value) -> Vec<String> {
     let mut found = Vec::new();
     let mut compare = |name: String, a: &Value, b: &Value| {
@@ -235,7 +235,7 @@ fn unlike(a: &Value, b: &Value) -> Vec<String> {
     };
     let names = |of: &Value| of.as_object().map_or(Vec::new(), |all| all.keys().cloned().collect());
     for name in names(&a["options"]) {
-        if !["target", "direct"].contains(&name.as_str()) {
+        if !["target", "direct", "seed"].contains(&name.as_str()) {
             compare(name.clone(), &a["options"][&name], &b["options"][&name]);
         }
     }

@@ -1,4 +1,5 @@
-//! What a bench measured, as a table for people and as figures with the names of `vllm bench serve`.
+//! What a bench measured, as a table for people and as figures with the names of
+//! `vllm bench serve`.
 
 use std::fmt::Write as _;
 

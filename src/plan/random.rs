@@ -1,5 +1,5 @@
-//! Draws of workloads, the planner's and the load generator's: seeded, so that a seed gives the same
-//! workload anywhere.
+//! Draws of workloads, the planner's and the load generator's: seeded, so that a seed gives the
+//! same workload anywhere.
 
 use fastrand::Rng;
 

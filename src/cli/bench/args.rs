@@ -10,6 +10,7 @@ use super::super::trace;
 use super::diff;
 use crate::bench::{Answers, Api, Lengths, Load, Options, Slo, Spacing, TOKENS_MAX, Target};
 use crate::config::Secret;
+use crate::runtime::clock;
 
 /// Connections of a closed loop when no load is stated.
 const CONCURRENCY_DEFAULT: usize = 16;
@@ -37,9 +38,9 @@ const SECONDS_MAX: f64 = 604_800.0;
 
 --rate is an open loop: latency counts from the moment a request was due. --concurrency is a closed
 loop. With --direct every second request goes there instead, and the difference is what the target
-adds. A server that speaks the simulator's tag protocol has every token checked. Two runs with one
---seed ask the same prompts, which a server may still have in its cache. Exit code 1 if any request
-failed, or if a search found no rate."
+adds. A server that speaks the simulator's tag protocol has every token checked. Two calls with one
+--seed ask the same prompts, which a server may still have in its cache: without it no two do. Exit
+code 1 if any request failed, or if a search found no rate."
 )]
 pub(in super::super) struct Args {
     #[command(subcommand)]
@@ -143,9 +144,9 @@ pub(in super::super) struct Args {
     /// Do not ask for the usage event of streams
     #[arg(long)]
     no_usage: bool,
-    /// Tags, beginnings, lengths and times follow from it
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    /// Tags, beginnings, lengths and times follow from it [default: the time; the JSON tells it]
+    #[arg(long)]
+    seed: Option<u64>,
     /// Threads, each with its share of the load
     #[arg(long, default_value_t = 1)]
     threads: usize,
@@ -265,7 +266,7 @@ impl Args {
                 Path::Chat => Api::Chat,
                 Path::Completions => Api::Completions,
             },
-            seed: self.seed,
+            seed: self.seed.unwrap_or_else(clock::unix_ms),
             threads: self.threads.max(1),
             timeout: seconds(self.timeout),
             ..Options::new(target)
