@@ -185,7 +185,8 @@ class Bed(contextlib.ExitStack):
         wait("the fleet", lambda: process.lives() and all(get(url) == "" for url in urls))
         return ports, process
 
-    def gateway(self, fleet, engine, tokenizer=None, routing="", cores="[0]"):
+    def gateway(self, fleet, engine, tokenizer=None, routing="", cores="[0]", pool="", more=""):
+        """`pool`: further keys of the pool, `more`: further sections."""
         addr, admin = free_ports(2)
         config, usage = self.path("gateway.toml"), self.path("usage.jsonl")
         urls = ", ".join(f'"http://127.0.0.1:{port}"' for port in fleet)
@@ -198,6 +199,7 @@ class Bed(contextlib.ExitStack):
                 f'engine = "{engine}"\n'
             )
             file.write(f'tokenizer = "{tokenizer}"\n' if tokenizer else "")
+            file.write(f"{pool}\n{more}\n")
         command = [self.expedite, "serve", "--config", config]
         log = self.path("gateway.log")
         gateway = self.keep(Gateway(command, log, addr, admin, usage))

@@ -339,3 +339,23 @@ fn an_objective_counts_once_the_engines_times_are_known() {
     let cost = records.iter().skip(good).map(|r| (&r["outcome"], &r["input_tokens"]));
     cost.for_each(|(outcome, input)| assert!(outcome == "rejected_overload" && *input == 0));
 }
+
+/// The same for callers who ask for whole answers only.
+#[test]
+fn whole_answers_teach_the_engines_times_too() {
+    let said = r#"{"id":"c","object":"text_completion","created":1,"model":"m","choices":[{"index":0,
+        "text":"x","finish_reason":"length"}],"usage":{"prompt_tokens":8,"completion_tokens":10,
+        "total_tokens":18}}"#;
+    let engine = Engine::start_telling(
+        move |_, wire| wire.write_all(&json(200, said)).map(|()| After::Keep),
+        || metrics(0),
+    );
+    let pool = "slo = { ttft_ms = 0.001 }\n".to_owned();
+    let bed = Bed::start(&[engine.addr], Settings { pool, ..Settings::default() });
+    let body = r#"{"model":"m","max_tokens":10,"prompt":[2,9,9,9,9,9,9,9]}"#;
+    let status = || ask(bed.addr, &post_with("/v1/completions", AUTH, body)).status();
+    let answers: Vec<_> = (0..40).map(|_| status()).collect();
+    let good = answers.iter().take_while(|status| **status == 200).count();
+    assert!((32..40).contains(&good), "{good} before the first refusal");
+    assert!(answers.iter().skip(good).all(|status| *status == 429), "{answers:?}");
+}

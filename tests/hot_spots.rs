@@ -107,7 +107,7 @@ impl Lanes {
 }
 
 fn running(mut entry: InFlight) -> InFlight {
-    entry.first_token();
+    entry.first_token(0);
     entry
 }
 
@@ -177,7 +177,7 @@ fn without_reuse_the_spread_is_that_of_round_robin() {
             held.pop_front();
         }
         if let Some(entry) = held.iter_mut().rev().nth(8) {
-            entry.first_token();
+            entry.first_token(0);
         }
     }
     assert!(counts.iter().all(|count| (190..=210).contains(count)), "{counts:?}");

@@ -148,7 +148,7 @@ fn what_one_gateway_sends_the_others_know() {
     assert_eq!((b.depth("r1", &prompt), b.depth("r2", &prompt)), (115, 0));
     // Each counts its own once, although its batches come back to it.
     assert_eq!(a.sees("r1").requests, 40);
-    streams.iter_mut().take(10).for_each(InFlight::first_token);
+    streams.iter_mut().take(10).for_each(|held| held.first_token(0));
     eventually("decodes are told from prefills", || b.sees("r1").decodes == 10);
     assert_eq!(b.sees("r1").pending_requests, 30);
     streams.clear();

@@ -189,11 +189,12 @@ impl Limits {
         self.tpot_ms.map_or(f64::INFINITY, |ms| ms * TPOT_SHARE * standing.bound())
     }
 
-    /// The same limits for predictions that are not to be believed yet: only what has passed
-    /// already counts.
+    /// The same limits where predictions of the first token or of the later ones are not to be
+    /// believed yet: what is not counts only once it has passed.
     #[must_use]
-    pub fn without_predictions(&self) -> Limits {
-        Limits { ttft_ms: None, tpot_ms: None, ..*self }
+    pub fn believing(&self, ttft: bool, tpot: bool) -> Limits {
+        let (ttft_ms, tpot_ms) = (self.ttft_ms.filter(|_| ttft), self.tpot_ms.filter(|_| tpot));
+        Limits { ttft_ms, tpot_ms, ..*self }
     }
 }
 
@@ -275,7 +276,7 @@ mod tests {
         assert_eq!(limits.check(&predicted(500.0, 5.0), 600.0, &CALM), Err(Why::Deadline));
         assert_eq!(limits.slack_ms(&predicted(500.0, 5.0), 100.0, &CALM), 400.0);
         // What cannot be predicted yet is late only once it is late.
-        let blind = Limits::of(&Asked { caller_ms: Some(1_000), ..slo() }).without_predictions();
+        let blind = Limits::of(&Asked { caller_ms: Some(1_000), ..slo() }).believing(false, false);
         let waited = |ms| blind.check(&Predicted::default(), ms, &CALM);
         assert_eq!((waited(900.0), waited(1_100.0)), (Ok(()), Err(Why::Deadline)));
     }

@@ -122,6 +122,7 @@ impl Pool {
             chat_template: None,
             context_tokens: None,
             block_size: None,
+            sequences_max: None,
             kv_events: None,
             adapters: Adapters::Auto,
             role: Role::Both,

@@ -49,6 +49,7 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
             LEARNED,
         ),
         block_size: table.opt_number("block_size", 1..=4096, "tokens", LEARNED),
+        sequences_max: table.opt_number("sequences_max", 1..=1_000_000, "sequences", LEARNED),
         kv_events: kv_events(&mut table),
         adapters: table.choice("adapters", &[("auto", Adapters::Auto), ("load", Adapters::Load)]),
         role: table.choice(

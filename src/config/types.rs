@@ -117,6 +117,8 @@ pub struct Pool {
     pub context_tokens: Option<u64>,
     /// KV block size in tokens; `None`: learned from `vllm:cache_config_info`.
     pub block_size: Option<u64>,
+    /// Sequences that an engine runs at once, its `--max-num-seqs`; `None`: learned.
+    pub sequences_max: Option<u64>,
     /// KV event source, `{host}` standing for a replica's host; `None`: what the engine tells.
     pub kv_events: Option<String>,
     /// How LoRA adapters are treated.

@@ -180,10 +180,12 @@ fn shown_candidate(seen: &Candidate) -> Value {
         "pending_requests": seen.pending_requests,
         "decodes": seen.decodes,
         "decode_kv_tokens": seen.decode_kv_tokens,
+        "decode_age_ms": seen.decode_age_ms,
         "requests": seen.requests,
         "load_tokens": seen.load_tokens,
         "blocks": seen.blocks,
         "blocks_used": seen.blocks_used,
+        "sequences_max": seen.sequences_max,
         "prefill_duty": seen.prefill_duty,
         "adapter": match seen.adapter {
             routing::Residency::Resident => "resident",

@@ -90,7 +90,12 @@ impl PoolModel {
     /// Observed over predicted time to the first token, where a prediction has the scale of later
     /// ones in it already; `None` before enough of both were seen to believe any.
     pub(super) fn ttft_scale(&self) -> Option<f64> {
-        self.scale.is_fitted().then(|| self.scale.ttft() / self.scale.tpot())
+        self.scale.is_fitted(Kind::Ttft).then(|| self.scale.ttft() / self.scale.tpot())
+    }
+
+    /// Was enough seen of the times of later tokens to believe a prediction of one?
+    pub(super) fn knows_tpot(&self) -> bool {
+        self.scale.is_fitted(Kind::Tpot)
     }
 
     /// Observed over predicted times, over the pool: to the first token, of a later one.

@@ -32,7 +32,9 @@ pub(super) struct Door<'d> {
     gate: &'d Arc<Gate>,
     limits: Limits,
     /// Predictions of the first token are off by this factor; `None`: nothing is known of them.
-    scale: Option<f64>,
+    ttft_scale: Option<f64>,
+    /// Predictions of later tokens are those of this pool.
+    knows_tpot: bool,
     standing: Standing,
     tenant: usize,
     class: u64,
@@ -144,7 +146,8 @@ impl<'d> Door<'d> {
     fn new(core: &'d Core, plan: &Plan<'_>, ticket: &Ticket<'_>, gate: &'d Arc<Gate>) -> Door<'d> {
         let published = plan.published;
         let learned = published.learned.get(plan.served.pool);
-        let scale = learned.and_then(|learned| learned.pool.ttft_scale());
+        let ttft_scale = learned.and_then(|learned| learned.pool.ttft_scale());
+        let knows_tpot = learned.is_some_and(|learned| learned.pool.knows_tpot());
         let prompt = ticket.prompt();
         let prompt_tokens = prompt.map_or(0, |prompt| prompt.tokens);
         let output_tokens = plan.output_tokens as f64 / plan.sequences.max(1) as f64;
@@ -166,8 +169,9 @@ impl<'d> Door<'d> {
         Door {
             core,
             gate,
-            limits: if scale.is_some() { limits } else { limits.without_predictions() },
-            scale,
+            limits: limits.believing(ttft_scale.is_some(), knows_tpot),
+            ttft_scale,
+            knows_tpot,
             standing: gate.counters.asks(tenant, core.sweep.now_ms()),
             tenant,
             class: plan.adapter.unwrap_or(0),
@@ -204,13 +208,15 @@ impl<'d> Door<'d> {
     ) -> Result<Option<u64>, Failure> {
         self.fits(candidates, block_tokens)?;
         // Of what is not known yet nothing is believed.
-        let predicted = self.scale.map_or(Predicted::default(), |scale| Predicted {
+        let scale = self.ttft_scale.unwrap_or(0.0);
+        let later = if self.knows_tpot { 1.0 } else { 0.0 };
+        let predicted = Predicted {
             ttft_ms: pick.ttft_ms * scale,
             prefill_ms: pick.prefill_ms * scale,
-            tpot_ms: pick.tpot_ms,
-            fleet_tpot_ms: pick.fleet_tpot_ms,
+            tpot_ms: pick.tpot_ms * later,
+            fleet_tpot_ms: pick.fleet_tpot_ms * later,
             output_tokens: self.output_tokens,
-        });
+        };
         let open = || candidates.iter().filter(|candidate| candidate.eligible);
         let sum = |of: fn(&Candidate) -> u64| open().fold(0, |n: u64, c| n.saturating_add(of(c)));
         let running = Running {

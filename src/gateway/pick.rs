@@ -117,6 +117,17 @@ impl Routed {
         self.pupil.later_tokens(tokens, predicted_ms, actual_ms, now_ms);
     }
 
+    /// An answer that came whole, its tokens over all its sequences, took so long: as much longer
+    /// than predicted in its first token as in its later ones.
+    pub(super) fn whole_answer(&self, tokens: u64, actual_ms: f64, now_ms: u64) {
+        let [ttft_ms, tpot_ms] =
+            [self.pick.ttft_ms, self.pick.tpot_ms].map(|ms| ms / self.slowness);
+        let later = (tokens / self.sequences.max(1)).saturating_sub(1);
+        let ratio = actual_ms / (ttft_ms + later as f64 * tpot_ms);
+        self.pupil.first_token(ttft_ms, ttft_ms * ratio, now_ms);
+        self.pupil.later_tokens(later, tpot_ms, tpot_ms * ratio, now_ms);
+    }
+
     /// The engine found `cached` tokens of the prompt in its cache. What is new about how that
     /// agrees with what was predicted, as often as not nothing.
     pub(super) fn cached(&self, cached: u64) -> Option<Verdict> {

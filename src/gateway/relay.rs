@@ -77,7 +77,7 @@ async fn stream(
     let mut reads = 0;
     loop {
         if frames.seen.content_events > 0 {
-            exchange.entry.first_token();
+            exchange.entry.first_token(core.sweep.now_ms());
         }
         let complete = frames.end == Some(End::Complete);
         let last = complete && plan.outgoing == Outgoing::Chunked;

@@ -200,7 +200,7 @@ async fn unseen_first_token<T>(
             return Poll::Ready(begun);
         }
         if entry.is_pending() && due.poll(cx).is_ready() {
-            entry.first_token();
+            entry.first_token(core.sweep.now_ms());
         }
         Poll::Pending
     })

@@ -28,6 +28,8 @@ pub(super) struct Sums {
     pub(super) pending_requests: u64,
     pub(super) decodes: u64,
     pub(super) decode_kv_tokens: u64,
+    /// When each of the decodes had its first token, summed.
+    begun_us: u64,
     /// GPU time in ms of the prefills of the last seconds, the older the less.
     prefill_ms: f64,
     prefill_at_us: u64,
@@ -45,24 +47,32 @@ impl Sums {
     }
 
     /// Its first token has come.
-    pub(super) fn first(&mut self, weight: &Weight) {
+    pub(super) fn first(&mut self, weight: &Weight, now_us: u64) {
         self.pending_requests -= 1;
         self.pending_tokens -= weight.prefill_tokens;
         self.decodes += 1;
         self.decode_kv_tokens += weight.kv_tokens;
+        self.begun_us += now_us;
     }
 
-    /// It has ended; `decoding` when its first token had come.
-    pub(super) fn end(&mut self, weight: &Weight, decoding: bool) {
+    /// It has ended; its first token had come at `first_us`.
+    pub(super) fn end(&mut self, weight: &Weight, first_us: Option<u64>) {
         self.requests -= 1;
         self.tokens -= weight.tokens;
-        if decoding {
+        if let Some(first_us) = first_us {
+            self.begun_us -= first_us;
             self.decodes -= 1;
             self.decode_kv_tokens -= weight.kv_tokens;
         } else {
             self.pending_requests -= 1;
             self.pending_tokens -= weight.prefill_tokens;
         }
+    }
+
+    /// Mean time since the first token of what decodes, in ms; 0 = nothing does.
+    pub(super) fn decode_age_ms(&self, now_us: u64) -> f64 {
+        let ages_us = (self.decodes * now_us).saturating_sub(self.begun_us);
+        ages_us as f64 / 1e3 / self.decodes.max(1) as f64
     }
 
     /// Adds what others have in flight.
@@ -73,6 +83,7 @@ impl Sums {
         self.pending_requests += other.pending_requests;
         self.decodes += other.decodes;
         self.decode_kv_tokens += other.decode_kv_tokens;
+        self.begun_us += other.begun_us;
         let at_us = self.prefill_at_us.max(other.prefill_at_us);
         self.prefill_ms = self.prefill_ms_at(at_us) + other.prefill_ms_at(at_us);
         self.prefill_at_us = at_us;
@@ -109,9 +120,10 @@ impl Sums {
     #[cfg(test)]
     pub(super) fn is_zero(&self) -> bool {
         let Sums { requests, tokens, pending_tokens, pending_requests, .. } = *self;
-        let Sums { decodes, decode_kv_tokens, .. } = *self;
-        let all = [requests, tokens, pending_tokens, pending_requests, decodes, decode_kv_tokens];
-        all.iter().all(|&n| n == 0)
+        let Sums { decodes, decode_kv_tokens, begun_us, .. } = *self;
+        let waiting = [requests, tokens, pending_tokens, pending_requests];
+        let all = [decodes, decode_kv_tokens, begun_us].into_iter().chain(waiting);
+        all.into_iter().all(|n| n == 0)
     }
 }
 
@@ -137,11 +149,12 @@ mod tests {
         let mut sums = Sums::default();
         weights.iter().for_each(|w| sums.dispatch(w, 5.0, 0));
         assert_eq!((sums.pending_tokens, sums.decodes), (107, 0));
-        sums.first(&weights[0]);
+        sums.first(&weights[0], 3_000);
+        assert_eq!(sums.decode_age_ms(5_000), 2.0);
         assert_eq!((sums.pending_tokens, sums.decode_kv_tokens), (7, 450));
-        sums.end(&weights[0], true);
+        sums.end(&weights[0], Some(3_000));
         assert!(!sums.is_zero());
-        sums.end(&weights[1], false);
+        sums.end(&weights[1], None);
         assert!(sums.is_zero());
     }
 

@@ -330,7 +330,7 @@ impl Gateway {
     /// The first token of a request has come.
     pub(super) fn first(&mut self, sent: &Sent, now_us: u64) {
         let Some(known) = self.replicas.get_mut(sent.replica) else { return };
-        known.own.first(&sent.weight);
+        known.own.first(&sent.weight, now_us);
         let actual_ms = (now_us - sent.at_us) as f64 / 1e3;
         let predicted_ms = sent.ttft_ms / sent.slowness;
         let seen = Observation { kind: Kind::Ttft, predicted_ms, actual_ms };
@@ -338,9 +338,9 @@ impl Gateway {
     }
 
     /// A request has ended.
-    pub(super) fn ended(&mut self, sent: &Sent, decoding: bool) {
+    pub(super) fn ended(&mut self, sent: &Sent, first_us: Option<u64>) {
         if let Some(known) = self.replicas.get_mut(sent.replica) {
-            known.own.end(&sent.weight, decoding);
+            known.own.end(&sent.weight, first_us);
             known.adapters.end(sent.adapter);
         }
     }
@@ -450,10 +450,12 @@ impl FleetView for View<'_> {
             pending_requests: sums.pending_requests,
             decodes: sums.decodes,
             decode_kv_tokens: sums.decode_kv_tokens,
+            decode_age_ms: sums.decode_age_ms(self.now_us),
             requests: sums.requests,
             load_tokens: sums.tokens,
             blocks: self.engine.blocks,
             blocks_used: known.scraped.blocks_used + blocks_since,
+            sequences_max: self.engine.sequences_max,
             prefill_duty: duty.prefill_duty(self.now_us),
             adapter: known.adapters.residency(self.adapter),
             adapters_busy: known.adapters.busy(),

@@ -358,14 +358,14 @@ impl<'a> Run<'a> {
     fn take_off(&mut self, slot: usize) {
         let Some(conversation) = self.conversations.get_mut(slot) else { return };
         conversation.sending = conversation.sending.wrapping_add(1);
-        let decoding = match conversation.phase {
-            Phase::Sent => false,
-            Phase::Decoding => true,
+        let first_us = match conversation.phase {
+            Phase::Sent => None,
+            Phase::Decoding => Some(conversation.first_us),
             Phase::Idle | Phase::Picking | Phase::Held => return,
         };
         let number = conversation.gateway;
         if let Some(gateway) = self.gateways.get_mut(number) {
-            gateway.ended(&conversation.sent, decoding);
+            gateway.ended(&conversation.sent, first_us);
         }
         conversation.phase = Phase::Picking;
         self.try_held(number);

@@ -101,6 +101,7 @@ impl Fleet {
                 api_key: settings.api_key.clone(),
                 price: settings.price,
                 model: models.get(&settings.name).map(Arc::clone),
+                sequences_max: settings.sequences_max.unwrap_or(0),
                 block_tokens: settings.block_size.and_then(|tokens| tokens.try_into().ok()),
             };
             Arc::new(pool.with_members(members, now_ms))

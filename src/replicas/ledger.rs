@@ -34,6 +34,8 @@ pub struct Sums {
     pub decodes: u64,
     /// KV tokens that these read at each step: their prompts and half of their expected answers.
     pub decode_kv_tokens: u64,
+    /// When each of them had its first token, in ms, summed and wrapping round; 0 of others.
+    pub begun_ms: u64,
     /// KV tokens that all requests take up beyond what was cached before them.
     pub held_tokens: u64,
     /// GPU time in ms of the prefills of the last seconds, the older the less.
@@ -47,6 +49,14 @@ impl Sums {
         (self.prefill_ms / f64::from(DUTY_TAU_MS)).clamp(0.0, 1.0)
     }
 
+    /// Mean time since the first token of the sequences that decode, in ms; 0 = none do.
+    #[must_use]
+    pub fn decode_age_ms(&self, now_ms: u64) -> f64 {
+        // Cores' clocks are read a moment apart: what is as if begun later is new.
+        let ages_ms = self.decodes.wrapping_mul(now_ms).wrapping_sub(self.begun_ms) as i64;
+        if self.decodes == 0 { 0.0 } else { ages_ms.max(0) as f64 / self.decodes as f64 }
+    }
+
     /// Adds what somebody else has.
     pub fn add(&mut self, other: &Sums) {
         self.requests = self.requests.wrapping_add(other.requests);
@@ -55,13 +65,14 @@ impl Sums {
         self.pending_requests = self.pending_requests.wrapping_add(other.pending_requests);
         self.decodes = self.decodes.wrapping_add(other.decodes);
         self.decode_kv_tokens = self.decode_kv_tokens.wrapping_add(other.decode_kv_tokens);
+        self.begun_ms = self.begun_ms.wrapping_add(other.begun_ms);
         self.held_tokens = self.held_tokens.wrapping_add(other.held_tokens);
         self.prefill_ms += other.prefill_ms;
     }
 }
 
-/// One core's line, or the other gateways' together: one cache line of numbers, two apart, since
-/// the prefetcher of x86 fetches pairs.
+/// One core's line, or the other gateways' together: two cache lines, since the prefetcher of x86
+/// fetches pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Line {
@@ -71,6 +82,7 @@ struct Line {
     pending_requests: AtomicU64,
     decodes: AtomicU64,
     decode_kv_tokens: AtomicU64,
+    begun_ms: AtomicU64,
     held_tokens: AtomicU64,
     /// A [`Fading`] in its packed form.
     prefill: AtomicU64,
@@ -94,6 +106,7 @@ impl Line {
             pending_requests: self.pending_requests.load(Relaxed),
             decodes: self.decodes.load(Relaxed),
             decode_kv_tokens: self.decode_kv_tokens.load(Relaxed),
+            begun_ms: self.begun_ms.load(Relaxed),
             held_tokens: self.held_tokens.load(Relaxed),
             prefill_ms: f64::from(Fading::unpack(self.prefill.load(Relaxed)).at(now_ms)),
         }
@@ -106,6 +119,7 @@ impl Line {
         self.pending_requests.store(sums.pending_requests, Relaxed);
         self.decodes.store(sums.decodes, Relaxed);
         self.decode_kv_tokens.store(sums.decode_kv_tokens, Relaxed);
+        self.begun_ms.store(sums.begun_ms, Relaxed);
         self.held_tokens.store(sums.held_tokens, Relaxed);
         let fading = Fading { value: sums.prefill_ms as f32, at_ms: now_ms as u32 };
         self.prefill.store(fading.pack(), Relaxed);
@@ -281,6 +295,7 @@ impl Ledger {
             kv_tokens: entry.prompt_tokens.saturating_add(half),
             held_tokens: uncached.saturating_add(half),
             sequences: entry.sequences,
+            begun_ms: 0,
             phase: Phase::Prefill,
             adapter: entry.adapter.and_then(|adapter| self.adapters.enter(adapter, now_ms)),
             core,
@@ -319,22 +334,26 @@ pub struct InFlight {
     kv_tokens: u64,
     held_tokens: u64,
     sequences: u64,
+    /// When its sequences had their first token, summed over them.
+    begun_ms: u64,
     /// Its place among the adapters in use.
     adapter: Option<usize>,
 }
 
 impl InFlight {
     /// The first token is there: the prefill is over and the decode begins. Again: nothing.
-    pub fn first_token(&mut self) {
+    pub fn first_token(&mut self, now_ms: u64) {
         if self.phase == Phase::Decode {
             return;
         }
         self.phase = Phase::Decode;
+        self.begun_ms = now_ms.wrapping_mul(self.sequences);
         if let Some(line) = self.ledger.lines.get(self.core) {
             take(&line.pending_requests, 1);
             take(&line.pending_tokens, self.pending_tokens);
             add(&line.decodes, self.sequences);
             add(&line.decode_kv_tokens, self.kv_tokens);
+            add(&line.begun_ms, self.begun_ms);
         }
     }
 
@@ -362,6 +381,7 @@ impl Drop for InFlight {
             Phase::Decode => {
                 take(&line.decodes, self.sequences);
                 take(&line.decode_kv_tokens, self.kv_tokens);
+                take(&line.begun_ms, self.begun_ms);
             }
         }
     }

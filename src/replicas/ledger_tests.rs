@@ -32,10 +32,13 @@ fn a_request_moves_from_prefill_to_decode_and_leaves_nothing() {
     let mut a = ledger.enter(0, &entry(100, 64, 20), 0);
     assert_eq!(counts(ledger.own(0)), [1, 120, 1, 36, 0, 0, 46]);
     assert!(a.is_pending());
-    a.first_token();
+    a.first_token(40);
     assert_eq!(counts(ledger.own(0)), [1, 120, 0, 0, 1, 110, 46]);
-    a.first_token();
+    a.first_token(50);
     assert_eq!(counts(ledger.own(0)), [1, 120, 0, 0, 1, 110, 46], "once is once");
+    assert_eq!(ledger.own(0).decode_age_ms(100), 60.0);
+    // Another core's clock may be behind.
+    assert_eq!(ledger.own(0).decode_age_ms(39), 0.0);
     let b = ledger.enter(1, &entry(30, 0, 0), 0);
     assert_eq!((ledger.requests(), ledger.tokens()), (2, 150));
     drop(a);
@@ -154,15 +157,15 @@ fn a_million_requests_with_every_end_leave_every_entry_at_zero() {
                             // The client goes while it waits.
                             2 => break,
                             // It goes in mid-stream.
-                            3 => held.first_token(),
+                            3 => held.first_token(n),
                             // A role only, then a failure, then elsewhere.
                             4 if attempts < 3 => {
-                                held.first_token();
+                                held.first_token(n);
                                 continue;
                             }
                             _ => {
                                 if rng.bool() {
-                                    held.first_token();
+                                    held.first_token(n);
                                 }
                                 running[lane].push(held);
                             }
@@ -174,7 +177,7 @@ fn a_million_requests_with_every_end_leave_every_entry_at_zero() {
                     match rng.u16(..1_000) {
                         0 => running[lane].clear(),
                         1..600 => drop(running[lane].pop()),
-                        _ => running[lane].iter_mut().for_each(InFlight::first_token),
+                        _ => running[lane].iter_mut().for_each(|held| held.first_token(n)),
                     }
                 }
             });

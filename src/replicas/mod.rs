@@ -30,6 +30,7 @@ pub mod registry;
 mod replica;
 mod report;
 mod scrape;
+mod seats;
 pub mod share;
 mod shelf;
 mod signals;

@@ -64,6 +64,8 @@ pub struct Pool {
     pub(super) model: Option<Arc<Model>>,
     /// Configured tokens in a block of the KV cache.
     pub(super) block_tokens: Option<u32>,
+    /// Sequences that one of its engines runs at once, where configured; 0 = learned by each.
+    pub sequences_max: u64,
 }
 
 impl Pool {
@@ -90,6 +92,7 @@ impl Pool {
             price: self.price,
             model: self.model.clone(),
             block_tokens: self.block_tokens,
+            sequences_max: self.sequences_max,
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::exposition::{self, Told};
 use super::replica::Replica;
-use super::signals::{Facts, Totals};
+use super::signals::{Facts, Gauges, Totals};
 
 /// Start times within so many seconds are one process.
 const SAME_START_S: f64 = 1.0;
@@ -68,6 +68,10 @@ impl Scraper {
             signals.set_sleeping(sleeping, now_ms);
         }
         let shape = shape(replica, &told);
+        if restarted {
+            signals.server.forget();
+            signals.by_rank.iter().for_each(Gauges::forget);
+        }
         if let Some(load) = &told.server {
             signals.server.set(load, now_ms);
         }

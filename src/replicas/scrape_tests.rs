@@ -55,6 +55,23 @@ fn a_restart_and_another_number_of_blocks_are_seen() {
 }
 
 #[test]
+fn the_seats_of_an_engine_are_learned_and_forgotten_when_it_begins_anew() {
+    let full = |started: f64| {
+        let page = String::from_utf8(page("64", 1000, started)).expect("text");
+        page.replace(
+            "num_requests_waiting{engine=\"0\"} 1",
+            "num_requests_waiting{engine=\"0\"} 20",
+        )
+    };
+    let (replica, mut scraper) = (replica(), Scraper::default());
+    scraper.enter(&replica, full(1000.0).as_bytes(), 5_000);
+    let gauges = replica.signals.gauges(Some(0));
+    assert_eq!((gauges.sequences_max(5_000), gauges.sequences_max(70_000)), (64, 0));
+    scraper.enter(&replica, &page("1", 1000, 2000.0), 6_000);
+    assert_eq!(gauges.sequences_max(6_000), 0);
+}
+
+#[test]
 fn a_version_is_read() {
     assert_eq!(version(br#"{"version":"0.32.0"}"#).as_deref(), Some("0.32.0"));
     for bad in [&b"{}"[..], b"[]", b"{\"version\":7}", b"{\"version\":\"a\\nb\"}", b""] {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use arc_swap::ArcSwapOption;
 
 use super::events::source::Source;
+use super::seats::Seats;
 
 /// Data-parallel ranks of one server that are told apart; a server with more is one to us.
 pub const RANKS_MAX: usize = 32;
@@ -25,6 +26,7 @@ pub struct Gauges {
     kv_usage: AtomicU64,
     blocks: AtomicU64,
     at_ms: AtomicU64,
+    seats: Seats,
 }
 
 /// One reading of [`Gauges`].
@@ -48,6 +50,18 @@ impl Gauges {
         self.deferred.store(load.deferred, Relaxed);
         self.kv_usage.store(load.kv_usage.to_bits(), Relaxed);
         self.at_ms.store(now_ms.max(1), Relaxed);
+        self.seats.enter(load, now_ms);
+    }
+
+    /// Sequences that the engine runs at once, as far as its readings show; 0 = not known.
+    #[must_use]
+    pub fn sequences_max(&self, now_ms: u64) -> u64 {
+        self.seats.get(now_ms)
+    }
+
+    /// The engine has begun anew: what was learned of it may not hold.
+    pub(super) fn forget(&self) {
+        self.seats.forget();
     }
 
     /// The last reading and its age in ms; `None` when there was none.

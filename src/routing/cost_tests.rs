@@ -332,6 +332,32 @@ fn it_is_held_while_nobody_has_room() {
 }
 
 #[test]
+fn a_batch_without_a_free_seat_is_late_by_the_answers_that_must_end() {
+    let full = Candidate { decodes: 250, pending_requests: 10, requests: 260, ..busy() };
+    let seated = Candidate { sequences_max: 256, ..full };
+    let times = |one: Candidate| match decide(Policy::Cost, &usual(), &Fleet::of(1, one), 1) {
+        Decision::Pick(pick) => (pick.ttft_ms, pick.tpot_ms),
+        other => panic!("{other:?}"),
+    };
+    // Five of 256 answers must end before it is its turn.
+    let ((free_ms, _), (late_ms, tpot_ms)) = (times(full), times(seated));
+    let answers_ms = 5.0 * usual().output_tokens * tpot_ms / 256.0;
+    assert!((late_ms - free_ms - answers_ms).abs() < 1.0, "{free_ms} {late_ms} {answers_ms}");
+    // Where all are young, a good part of an answer: 1 s old of 300 tokens.
+    let young = Candidate { decode_age_ms: 1_000.0, ..seated };
+    let answer_ms = usual().output_tokens * tpot_ms;
+    let wait_ms = answer_ms - 2_000.0 + 5.0 * 2_000.0 / 256.0;
+    assert!((times(young).0 - free_ms - wait_ms).abs() < 1.0, "{answer_ms}");
+    let old = Candidate { decode_age_ms: 1e6, ..seated };
+    assert_eq!(times(old), times(seated));
+    let one_free = Candidate { pending_requests: 5, ..seated };
+    assert_eq!(times(one_free), times(Candidate { sequences_max: 0, ..one_free }));
+    let mut fleet = Fleet::of(2, seated);
+    fleet.0[1].pending_requests = 0;
+    assert_eq!(cost(&usual(), &fleet), 1);
+}
+
+#[test]
 fn headroom_is_kept_where_others_run() {
     let request = Request { may_hold: true, headroom: 0.15, ..usual() };
     let nearly = Candidate { blocks: 3400, blocks_used: 2890, ..busy() };

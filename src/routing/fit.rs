@@ -110,10 +110,10 @@ impl Scale {
         self.ttft.log.get().exp()
     }
 
-    /// Enough was seen of both times for predictions to be this pool's and not its preset's.
+    /// Enough was seen of a time for its predictions to be this pool's and not its preset's.
     #[must_use]
-    pub fn is_fitted(&self) -> bool {
-        [&self.ttft, &self.tpot].iter().all(|it| it.samples.load(Relaxed) >= FIRST_SAMPLES)
+    pub fn is_fitted(&self, kind: Kind) -> bool {
+        self.common(kind).samples.load(Relaxed) >= FIRST_SAMPLES
     }
 
     fn common(&self, kind: Kind) -> &Common {
@@ -299,7 +299,9 @@ mod tests {
         let slow = Slowness::default();
         (0..40).for_each(|i| slow.observe(&pool, seen(Kind::Tpot, 8.0), i));
         assert!(pool.tpot() < 1.15, "{}", pool.tpot());
-        assert!(pool.is_fitted() && !Scale::default().is_fitted());
+        for kind in [Kind::Ttft, Kind::Tpot] {
+            assert!(pool.is_fitted(kind) && !Scale::default().is_fitted(kind));
+        }
     }
 
     #[test]

@@ -87,6 +87,8 @@ pub(super) struct Predictor<'t> {
     own_kv: f64,
     /// GPU time that its later tokens add, in ms.
     decode_ms: f64,
+    /// Tokens of the answer to expect.
+    output: f64,
 }
 
 impl<'t> Predictor<'t> {
@@ -98,7 +100,7 @@ impl<'t> Predictor<'t> {
         // What one decode more costs where a good many run.
         let dense = (tables.dense(256) - tables.dense(128)) / 128.0;
         let token_ms = dense.max(0.0) + step.sequence_ms + step.kv_read_ms * own_kv;
-        Predictor { tables, prompt, own_kv, decode_ms: token_ms * output }
+        Predictor { tables, prompt, own_kv, decode_ms: token_ms * output, output }
     }
 
     /// Uncached tokens of the prompt at `candidate`; the last token is always computed.
@@ -159,12 +161,28 @@ impl<'t> Predictor<'t> {
             + step.sequence_ms * all as f64
             + step.kv_read_ms * (their_kv + self.own_kv);
         let slowness = slowness(candidate);
+        let tpot_ms = decode_ms / (1.0 - duty(candidate));
+        ttft_ms += self.seat_ms(candidate, tpot_ms);
         Times {
             ttft_ms: ttft_ms * slowness,
-            tpot_ms: decode_ms * slowness / (1.0 - duty(candidate)),
+            tpot_ms: tpot_ms * slowness,
             prefill_ms: prefill_ms * slowness,
             decode_ms: self.decode_ms * slowness,
         }
+    }
+
+    /// Time until so many sequences have ended that this one is run, in ms. Their answers are taken
+    /// to be as long as this one's and to have begun evenly: where all are young, none ends soon.
+    fn seat_ms(&self, candidate: &Candidate, tpot_ms: f64) -> f64 {
+        let seats = candidate.sequences_max.min(TOKENS_MAX);
+        let there = candidate.decodes.saturating_add(candidate.pending_requests).min(TOKENS_MAX);
+        if seats == 0 || there < seats {
+            return 0.0;
+        }
+        let answer_ms = self.output * tpot_ms;
+        let age_ms = positive(candidate.decode_age_ms, answer_ms);
+        let spread_ms = answer_ms.min(2.0 * age_ms);
+        answer_ms - spread_ms + (there + 1 - seats) as f64 * spread_ms / seats as f64
     }
 }
 

@@ -25,9 +25,9 @@ fn any_residency() -> impl Strategy<Value = Residency> {
 prop_compose! {
     fn any_candidate()(
         eligible in any::<bool>(),
-        counts in proptest::array::uniform9(any_count()),
+        counts in proptest::array::uniform10(any_count()),
         key in any::<u64>(),
-        floats in proptest::array::uniform4(any_float()),
+        floats in proptest::array::uniform5(any_float()),
         adapter in any_residency(),
         slots in (0..20u32, 0..20u32),
     ) -> Candidate {
@@ -39,10 +39,12 @@ prop_compose! {
             pending_requests: counts[2],
             decodes: counts[3],
             decode_kv_tokens: counts[4],
+            decode_age_ms: floats[4],
             requests: counts[5],
             load_tokens: counts[6],
             blocks: counts[7],
             blocks_used: counts[8],
+            sequences_max: counts[9],
             prefill_duty: floats[0],
             adapter,
             adapters_busy: slots.0,

@@ -129,6 +129,8 @@ pub struct Candidate {
     pub decodes: u64,
     /// Tokens of their KV.
     pub decode_kv_tokens: u64,
+    /// Mean time since their first tokens, in ms; 0 = unknown.
+    pub decode_age_ms: f64,
     /// Requests in flight.
     pub requests: u64,
     /// Tokens in flight, prompts and answers.
@@ -137,6 +139,8 @@ pub struct Candidate {
     pub blocks: u64,
     /// KV blocks in use by running requests.
     pub blocks_used: u64,
+    /// Sequences that it runs at once (`max_num_seqs`); 0 = unknown.
+    pub sequences_max: u64,
     /// Share of its GPU time that went into prefill over the last 10 s, 0..1.
     pub prefill_duty: f64,
     /// Where it stands with the adapter.
@@ -165,10 +169,12 @@ impl Default for Candidate {
             pending_requests: 0,
             decodes: 0,
             decode_kv_tokens: 0,
+            decode_age_ms: 0.0,
             requests: 0,
             load_tokens: 0,
             blocks: 0,
             blocks_used: 0,
+            sequences_max: 0,
             prefill_duty: 0.0,
             adapter: Residency::Resident,
             adapters_busy: 0,

@@ -190,3 +190,21 @@ fn a_killed_process_frees_its_fifty_and_harms_nobody() {
     }
     eventually("all is settled", || account(&redis, "acme").1 == 0);
 }
+
+#[test]
+fn what_nobody_holds_any_more_is_not_shown() {
+    let (redis, gate) = (Redis::start(), Arc::default());
+    let engine = gated(&gate);
+    let mut dies = Process::start(&redis, &engine, "in_flight_max = 60");
+    let lost = dies.send(5);
+    eventually("five run", || account(&redis, "acme").1 == 5);
+    dies.kill();
+    drop(lost);
+    let shown = || {
+        let shown = dies.quota(&["show", "acme"])["accounts"][0].clone();
+        [&shown["requests"], &shown["in_flight"]].map(|n| n.as_u64().expect("a number"))
+    };
+    assert_eq!(shown(), [5, 5]);
+    eventually("its leases have run out", || shown()[1] == 0);
+    assert_eq!(shown(), [0, 0]);
+}

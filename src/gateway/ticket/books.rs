@@ -148,8 +148,13 @@ impl Ticket<'_> {
                 _ => self.core.shared.log.warn(&line),
             }
         }
-        if let Some(tpot_ns) = self.tpot_ns(usage.completion_tokens).filter(|_| record.stream) {
-            routed.later_tokens(usage.completion_tokens, ms(tpot_ns), now / 1_000_000);
+        let (tokens, now_ms) = (usage.completion_tokens, now / 1_000_000);
+        if !record.stream && tokens > 0 {
+            // An answer that comes whole does not say when it began.
+            let took_ns = self.sent_ns.map_or(0, |sent_ns| now.saturating_sub(sent_ns));
+            routed.whole_answer(tokens, ms(took_ns), now_ms);
+        } else if let Some(tpot_ns) = self.tpot_ns(tokens) {
+            routed.later_tokens(tokens, ms(tpot_ns), now_ms);
         }
     }
 

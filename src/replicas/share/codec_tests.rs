@@ -79,6 +79,7 @@ fn sums_come_out_and_are_bounded() {
         pending_requests: 4,
         decodes: 5,
         decode_kv_tokens: 6,
+        begun_ms: 0,
         held_tokens: 7,
         prefill_ms: 8.5,
     };

@@ -100,6 +100,7 @@ pub(super) fn sums(numbers: [u32; 7], prefill_ms: f32) -> Sums {
         pending_requests,
         decodes,
         decode_kv_tokens: kv,
+        begun_ms: 0,
         held_tokens: held,
         prefill_ms: if sound { f64::from(prefill_ms) } else { 0.0 },
     }

@@ -13,10 +13,11 @@ if ARGV[3] == 'set' then
 end
 local ahead = {}
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
-  if string.sub(name, 1, 1) == 'g' then
+  if string.sub(name, 1, 1) == 'g' and not account.purged[name] then
     ahead[#ahead + 1] = name
     ahead[#ahead + 1] = redis.call('HGET', KEYS[1], name)
   end
 end
-local members = redis.call('ZRANGE', KEYS[2], 0, 9999, 'WITHSCORES')
+local members = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. now, '+inf', 'WITHSCORES',
+  'LIMIT', 0, 10000)
 return {now, account.spent, account.flight, members, ahead}
