@@ -432,7 +432,8 @@ fn every_number_of_the_page_is_that_of_the_json() {
     let all = document(&options, &steps, &facts);
     let page = page(&all);
     let (data, cells) = shown(&page);
-    assert!(data == all.to_string(), "{data}");
+    let whole = all.to_string();
+    assert!(data == whole, "{data}");
     let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     assert!(read(&document::text(&all)) == read(&data));
     assert!(cells.len() > 100, "{}", cells.len());
