@@ -510,6 +510,7 @@ fn rates_are_run_and_two_results_are_compared() {
         all["steps"].as_array().unwrap().iter().map(|step| &step["request_rate"]).collect();
     assert_eq!((rates, &all["request_rate"]), (vec![&50.0.into(), &100.0.into()], &100.0.into()));
     assert_eq!((&all["completed"], &all["steps"][0]["completed"]), (&30.into(), &15.into()));
+    assert_eq!(all["options"]["load"]["rate"], 100.0);
     assert!(all["host"]["kernel"].is_string() && all["date"].as_str().unwrap().len() == 15);
     assert!(serde_json::from_str::<Value>(&shown(&read("r.html")).0).unwrap() == all);
     let (code, out, _) = bench(folder.path(), &["diff", "a.json", "b.json"]);

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::document::{FORMAT, KIND};
+use super::report::told;
 
 /// Standard errors of a 95 % band.
 const Z: f64 = 1.96;
@@ -106,21 +107,24 @@ impl Diff {
     #[must_use]
     pub fn table(&self, names: [&str; 2]) -> String {
         let mut out = format!("A: {}\nB: {}\n\n", names[0], names[1]);
-        let _ = writeln!(out, "{:<26}{:>12}{:>12}{:>9}{:>18}", "", "A", "B", "B / A", "spread");
+        let _ = writeln!(out, "{:<26}{:>12}{:>12}{:>10}{:>20}", "", "A", "B", "B / A", "spread");
         for row in &self.rows {
-            let spread = format!("{:.3} - {:.3}", row.low, row.high);
+            let spread = format!("{} - {}", told(row.low), told(row.high));
             let _ = writeln!(
                 out,
-                "{:<26}{:>12.3}{:>12.3}{:>9.3}{spread:>18}  {}",
+                "{:<26}{:>12}{:>12}{:>10}{spread:>20}  {}",
                 row.called,
-                row.a,
-                row.b,
-                row.ratio,
+                told(row.a),
+                told(row.b),
+                told(row.ratio),
                 row.verdict()
             );
         }
+        if !self.unlike.is_empty() {
+            out.push_str("\nNot the same in both:\n");
+        }
         for unlike in &self.unlike {
-            let _ = writeln!(out, "\nnot the same in both: {unlike}");
+            let _ = writeln!(out, "  {unlike}");
         }
         if self.runs.contains(&1) {
             out.push_str(

@@ -77,7 +77,7 @@ pub fn document(options: &Options, steps: &[Step], facts: &Facts) -> Value {
         all.insert("highest_rate_within_slo".into(), rate.into());
     }
     all.insert("host".into(), facts.host.clone());
-    all.insert("options".into(), told(options));
+    all.insert("options".into(), told(options, step.rate));
     Value::Object(all)
 }
 
@@ -146,11 +146,11 @@ fn histograms(tally: &Tally) -> Value {
     named.map(|((name, _), times)| ((*name).to_owned(), times.json())).collect::<Map<_, _>>().into()
 }
 
-/// The options as they were taken, keys left out.
-fn told(options: &Options) -> Value {
+/// The options as they were taken, keys left out; of several rates that of the run shown.
+fn told(options: &Options, shown: Option<f64>) -> Value {
     let url = |target: &super::Target| format!("http://{}{}", target.authority, target.base);
     let load = match &options.load {
-        Load::Rate(rate) => json!({ "rate": rate }),
+        Load::Rate(rate) => json!({ "rate": shown.unwrap_or(*rate) }),
         Load::Concurrency(n) => json!({ "concurrency": n }),
         Load::Trace(workload) => json!({ "trace_sessions": workload.sessions.len() }),
     };

@@ -207,12 +207,21 @@ impl Report {
         );
         let rows = TIMES.iter().zip(times(side));
         for ((_, name), times) in rows.filter(|(_, times)| times.count() > 0) {
-            let _ = write!(out, "  {name:<21}{:>10.3}", times.mean_ms());
+            let _ = write!(out, "  {name:<21}{:>10}", told(times.mean_ms()));
             for q in [0.5, 0.9, 0.99] {
-                let _ = write!(out, "{:>10.3}", times.quantile_ms(q));
+                let _ = write!(out, "{:>10}", told(times.quantile_ms(q)));
             }
-            let _ = writeln!(out, "{:>10.3}", times.max_ms());
+            let _ = writeln!(out, "{:>10}", told(times.max_ms()));
         }
+    }
+}
+
+/// A number of a table: with fewer digits where they mean less.
+pub(super) fn told(number: f64) -> String {
+    match number.abs() {
+        size if size >= 100_000.0 => format!("{number:.0}"),
+        size if size >= 1000.0 => format!("{number:.1}"),
+        _ => format!("{number:.3}"),
     }
 }
 
