@@ -1,8 +1,10 @@
 //! Makes requests: prompts of a known length that order a known answer.
 //!
-//! A conversation begins with a text that others share (one of K, or as a trace names it), then the
+//! A conversation begins with a text that others share (one of K, or as a trace names it), then a
 //! tag, which no other prompt has, and filler; each later turn is the conversation so far, a tag
-//! and filler. Owned by one thread; no I/O, no clock.
+//! and filler. A server of words is told the tag by name; for any other model it is words of its
+//! own, of one token each, since a number would be three times as long as it was counted. Owned by
+//! one thread; no I/O, no clock.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -237,7 +239,10 @@ impl Prompts {
 
     /// Adds the tag, and filler up to `bytes`.
     fn fill(&mut self, bytes: usize, tag: u64) {
-        let _ = write!(self.text, "[[tag:{tag:016}]]");
+        match self.options.words {
+            Some(_) => drop(write!(self.text, "[[tag:{tag:016}]]")),
+            None => text::append(tag, TAG_BYTES, &mut self.text),
+        }
         let filler = bytes.saturating_sub(self.text.len());
         if self.filler.len() < filler {
             self.filler.clear();

@@ -16,7 +16,10 @@ fn options(change: impl FnOnce(Options) -> Options) -> Arc<Options> {
         model: "m\"".to_owned(),
         key: None,
     };
-    Arc::new(change(Options::new(target)))
+    fn words(_: u64, _: u64) -> [u8; 7] {
+        *b" wordsx"
+    }
+    Arc::new(change(Options { words: Some(words), ..Options::new(target) }))
 }
 
 /// The next request of a conversation: its body, and the text that its range names.
@@ -70,6 +73,19 @@ fn a_prompt_has_its_length_its_tag_and_its_beginning() {
     assert!(prompts.prefixes.iter().any(|prefix| text.as_bytes().starts_with(prefix)));
     assert_eq!((&body["model"], &body["max_tokens"]), (&"m\"".into(), &9.into()));
     assert_eq!(body["messages"][0]["content"].as_str(), Some(text.as_str()));
+}
+
+#[test]
+fn another_model_is_asked_in_words_that_no_prompt_repeats() {
+    let options = options(|o| Options { words: None, prompt_tokens: Lengths::Fixed(50), ..o });
+    let mut prompts = Prompts::new(&options, 0);
+    let mut seen = std::collections::HashSet::new();
+    for number in 0..2000 {
+        let mut talk = prompts.begin(0, number, 0);
+        let (_, text, _) = ask(&mut prompts, &mut talk);
+        assert!(text.len() == 200 && text.split(' ').filter(|word| word.len() == 3).count() == 50);
+        assert!(seen.insert(text[..TAG_BYTES].to_owned()), "{text}");
+    }
 }
 
 #[test]

@@ -123,12 +123,12 @@ pub fn probe(options: &Options, words: Words) -> io::Result<Probe> {
         long: None,
         cancel: 0.0,
         turns: 1,
+        words: Some(words),
         ..options.clone()
     });
     let mut prompts = Prompts::new(&small, 0);
     let mut talk = prompts.begin(0, 0, 0);
-    let mut request = prompts.next(&mut talk, &small.target, 0);
-    request.expected.words = Some(words);
+    let request = prompts.next(&mut talk, &small.target, 0);
     let judged = block_on(in_time(async {
         let connected = Wire::connect(small.target.addr).await;
         let mut wire = connected.map_err(|e| Failure::new(Kind::Connect, e))?;
