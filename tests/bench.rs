@@ -252,9 +252,17 @@ fn nobody_there_and_an_early_end_are_told() {
     let fleet = fleet();
     fleet.fault(0, Fault::new(sim::Kind::StallBeforeHead));
     let patient = Options { requests: None, duration: Duration::from_secs(600), ..few(&fleet) };
-    let bench = Bench::start(patient).unwrap();
+    let bench = Bench::start(patient.clone()).unwrap();
+    while fleet.stats(0).requests == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     bench.stop();
-    assert_eq!(bench.finish().unwrap().target.failed(), 0);
+    let report = bench.finish().unwrap();
+    assert_eq!((report.target.failed(), report.target.unfinished()), (0, 1));
+    let without = "1 had not ended when the run was";
+    assert!(report.table().contains(without), "{}", report.table());
+    let all = document(&patient, &[Step { rate: None, report }], &Facts::default());
+    assert!(page(&all).contains("1 of the requests had not ended"));
     let timeout = Duration::from_millis(50);
     let hasty = run(Options { requests: Some(1), timeout, ..few(&fleet) });
     assert_eq!(kinds(&hasty), [(Kind::Timeout, 1)]);

@@ -177,9 +177,15 @@ impl Report {
             side.completed,
             side.failed(),
         );
-        if side.cancelled + side.unfinished() > 0 {
-            let (cancelled, unfinished) = (side.cancelled, side.unfinished());
-            let _ = writeln!(out, "  {cancelled} given up on purpose, {unfinished} unfinished");
+        if side.cancelled > 0 {
+            let _ = writeln!(out, "  {} given up on purpose", side.cancelled);
+        }
+        if side.unfinished() > 0 {
+            let _ = writeln!(
+                out,
+                "  {} had not ended when the run was: the times below are without them",
+                side.unfinished()
+            );
         }
         if self.slo.is_stated() {
             let [ttft, tpot, both] = side.within().map(|share| share * 100.0);

@@ -127,6 +127,13 @@ fn warnings(all: &Value, out: &mut String) {
             warn(format!("{} failed: {kind}; the first: {first}", error["count"]));
         }
     }
+    for side in [all, &all["direct"]] {
+        if let Some(n) = side["unfinished"].as_u64().filter(|n| *n > 0) {
+            warn(format!(
+                "{n} of the requests had not ended when the run was: no time counts them."
+            ));
+        }
+    }
     if let Some(late) = all["p99_lateness_ms"].as_f64().filter(|ms| *ms > LATE_MS) {
         warn(format!(
             "The load generator was late itself: {late:.1} ms at the 99th percentile. These times \
