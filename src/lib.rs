@@ -20,7 +20,8 @@
 //!    client is watched all the while, and its going closes the replica's connection.
 //! 8. `gateway/ticket.rs` closes the books: what the engine did is paid and the rest given back,
 //!    one record a request ([`usage`]), counted in the core's own metric shard ([`admin`]); our
-//!    count of the prompt is held against the engine's.
+//!    count of the prompt is held against the engine's. What else is told of the request, its
+//!    access line and its trace, goes to queues of [`telemetry`].
 //!
 //! # Who owns what
 //!
@@ -28,12 +29,13 @@
 //!   prompts that it remembers, and metric shard. It never waits for a lock, a disk, a name server
 //!   or another thread.
 //! * The control thread: the registry (sources of members, names, probes, scrapes, adapters), the
-//!   admin listener, reloads, the drain. It never touches a request.
+//!   admin listener, reloads, the drain, what a collector is sent. It never touches a request.
 //! * The side threads: renders and encodings that would hold a core too long, by a bounded queue.
 //!   Tokenizers and templates themselves are read-only and shared by all.
 //! * The usage writer: the usage log. It never blocks a core: the ring is bounded, and a request
 //!   reserves its place before it starts; also in a table that outlives the process, so that a kill
 //!   loses no record. A thread beside it copies records to a stream, if one is set.
+//! * The access writer: the access log, if there is one. What it cannot write is lost and counted.
 //! * The supervisor: the cores' threads. It serves nothing.
 //!
 //! Threads meet in [`runtime`] (snapshots, cells), in the atomics of a [`replicas::Replica`] and
@@ -57,11 +59,11 @@
 //! # Layers
 //!
 //! Imports run one way: `main`, `cli`, `sim` and `bench` and `doctor`, `plan`, `gateway`,
-//! `admission`, `routing`, `admin`, `replicas`, `prefix`, `engine`, `prompt`, `openai`, `tenants`
-//! and `usage`, `sse` and `http1` and `zmtp` and `net`, `config`, `runtime` (`tests/tidy` holds
-//! it). `http1`, `sse`, `zmtp`, `openai`, `prompt`, `prefix`, `engine`, `routing`, `admission`,
-//! `plan`, `usage::record`, `usage::sum` and the accounts of `tenants::quota` do no I/O and read
-//! no clock: `plan` runs them in virtual time.
+//! `admission`, `routing`, `admin`, `replicas`, `prefix`, `engine`, `prompt`, `telemetry`,
+//! `openai`, `tenants` and `usage`, `sse` and `http1` and `zmtp` and `net`, `config`, `runtime`
+//! (`tests/tidy` holds it). `http1`, `sse`, `zmtp`, `openai`, `prompt`, `prefix`, `engine`,
+//! `routing`, `admission`, `plan`, `usage::record`, `usage::sum`, the accounts of `tenants::quota`
+//! and what of `telemetry` is data do no I/O and read no clock: `plan` runs them in virtual time.
 //!
 //! # Deliberately absent
 //!
@@ -91,6 +93,7 @@ pub mod routing;
 pub mod runtime;
 pub mod sim;
 pub mod sse;
+pub mod telemetry;
 pub mod tenants;
 pub mod usage;
 pub mod zmtp;

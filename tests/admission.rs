@@ -343,9 +343,9 @@ fn an_objective_counts_once_the_engines_times_are_known() {
 /// The same for callers who ask for whole answers only.
 #[test]
 fn whole_answers_teach_the_engines_times_too() {
-    let said = r#"{"id":"c","object":"text_completion","created":1,"model":"m","choices":[{"index":0,
-        "text":"x","finish_reason":"length"}],"usage":{"prompt_tokens":8,"completion_tokens":10,
-        "total_tokens":18}}"#;
+    let said = r#"{"id":"c","object":"text_completion","created":1,"model":"m",
+        "choices":[{"index":0,"text":"x","finish_reason":"length"}],
+        "usage":{"prompt_tokens":8,"completion_tokens":10,"total_tokens":18}}"#;
     let engine = Engine::start_telling(
         move |_, wire| wire.write_all(&json(200, said)).map(|()| After::Keep),
         || metrics(0),

@@ -12,13 +12,15 @@ use std::time::Duration;
 
 use common::Client;
 use common::engine::{After, Engine, STREAM_HEAD, chunk, event};
-use common::gateway::{AUTH, Bed};
+use common::gateway::{AUTH, Bed, Settings};
 
 /// Counts what the cores' threads allocate; other threads are the test's own.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicI64 = AtomicI64::new(0);
+/// Counts are of all cores, so that the tests take turns.
+static ALONE: Mutex<()> = Mutex::new(());
 
 thread_local! {
     static IS_CORE: Cell<Option<bool>> = const { Cell::new(None) };
@@ -87,6 +89,15 @@ fn read_events(client: &mut Client, n: usize) {
 
 #[test]
 fn an_event_allocates_nothing_and_a_stream_holds_little() {
+    let _alone = ALONE.lock();
+    a_stream_by(Settings::default());
+    // No more where requests are told of, to a collector that is not there.
+    let log = "level = \"off\"\naccess = \"json\"\naccess_path = \"/dev/null\"".to_owned();
+    let more = "[otel]\nendpoint = \"http://127.0.0.1:1\"\n".to_owned();
+    a_stream_by(Settings { log, more, ..Settings::default() });
+}
+
+fn a_stream_by(settings: Settings) {
     let (go, more) = mpsc::channel::<usize>();
     let more = Mutex::new(more);
     let engine = Engine::start(move |_, wire| {
@@ -102,7 +113,7 @@ fn an_event_allocates_nothing_and_a_stream_holds_little() {
         }
         Ok(After::Close)
     });
-    let bed = Bed::of(&[engine.addr]);
+    let bed = Bed::start(&[engine.addr], settings);
     let mut client = Client::connect(bed.addr);
     let idle = BYTES.load(Relaxed);
     client.send(&chat());
@@ -125,6 +136,7 @@ fn an_event_allocates_nothing_and_a_stream_holds_little() {
 /// A client that reads nothing: what the gateway holds for it stays bounded.
 #[test]
 fn a_client_that_reads_nothing_is_not_buffered_for() {
+    let _alone = ALONE.lock();
     let (done_tx, done) = mpsc::channel::<usize>();
     let done_tx = Mutex::new(done_tx);
     let engine = Engine::start(move |_, wire| {

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::exposition::Page;
+use super::genai::genai;
+use super::process::process;
 use super::prompts::prompts;
 use super::queue::queue;
 use super::quota::store;
 use super::routing::routing;
 use super::server::View;
-use super::shard::{Phase, PoolCells, Shard, Stage};
+use super::shard::{Phase, PoolCells, RETRY_REASONS, Shard, Stage};
 use super::share::share;
 use super::signals::{adapters, signals};
-use crate::runtime::cells::{Counter, Gauge, Histogram, Sum};
+use super::telemetry::telemetry;
+use crate::runtime::cells::{Counter, Exemplar, Gauge, Histogram, Sum};
 use crate::runtime::clock;
 
 /// A family of one cell: its name, its help, where the cell is.
@@ -22,9 +25,9 @@ type Family<C, T> = (&'static str, &'static str, fn(&C) -> &T);
 /// A label's value, and where its cell is.
 type Kind<C, T> = (&'static str, fn(&C) -> &T);
 
-/// The whole page.
-pub(super) fn page(view: &View) -> String {
-    let mut page = Page::default();
+/// The whole page; `open`: in OpenMetrics' format.
+pub(super) fn page(view: &View, open: bool) -> String {
+    let mut page = Page::new(open);
     pools(&mut page, view);
     queue(&mut page, view);
     gateway(&mut page, view);
@@ -37,6 +40,9 @@ pub(super) fn page(view: &View) -> String {
     store(&mut page, view);
     usage(&mut page, view);
     reloads(&mut page, view);
+    telemetry(&mut page, view);
+    genai(&mut page, view);
+    process(&mut page, view);
     page.into_text()
 }
 
@@ -61,6 +67,12 @@ pub(super) fn by_pool(view: &View) -> BTreeMap<Arc<str>, Vec<Arc<PoolCells>>> {
         all.entry(name).or_default().push(cells);
     }
     all
+}
+
+/// The last traced request of a bucket, over all cores.
+fn last(cells: &[Arc<PoolCells>], bucket: usize) -> Option<Exemplar> {
+    let each = cells.iter().filter_map(|cells| cells.ttft_exemplars.get(bucket));
+    each.max_by_key(|exemplar| exemplar.unix_ms)
 }
 
 fn pools(page: &mut Page, view: &View) {
@@ -90,7 +102,10 @@ fn pools(page: &mut Page, view: &View) {
         for (pool, cells) in &all {
             let mut sum = Sum::default();
             cells.iter().for_each(|cells| sum.add(of(cells)));
-            page.histogram(name, &[("pool", pool)], &sum);
+            page.histogram_with(name, &[("pool", pool)], &sum, |bucket| match name {
+                "expedite_ttft_seconds" => last(cells, bucket),
+                _ => None,
+            });
         }
     }
     page.family("expedite_tokens_total", "counter", "Tokens in usage records.");
@@ -121,9 +136,15 @@ fn gateway(page: &mut Page, view: &View) {
         stall.add(&shard.loop_stall);
         page.histogram("expedite_loop_stall_seconds", &[("core", &core.to_string())], &stall);
     }
-    let counters: [Family<Shard, Counter>; 5] = [
+    let retries = "expedite_retries_total";
+    page.family(retries, "counter", "Attempts after the first, by why the one before failed.");
+    for (at, reason) in RETRY_REASONS.into_iter().enumerate() {
+        let of = |shard: &Shard| shard.retries.get(at).map_or(0, Counter::get);
+        let n = view.shards.iter().fold(0, |sum: u64, shard| sum.wrapping_add(of(shard)));
+        page.value(retries, &[("reason", reason)], n);
+    }
+    let counters: [Family<Shard, Counter>; 4] = [
         ("expedite_long_prompts_total", "Prompts read beside the cores.", |s| &s.long_prompts),
-        ("expedite_retries_total", "Attempts after the first.", |s| &s.retries),
         ("expedite_reuse_races_total", "Reused connections replaced.", |s| &s.reuse_races),
         ("expedite_refused_heads_total", "Heads that were no HTTP.", |s| &s.refused_heads),
         ("expedite_accept_errors_total", "Connections not accepted.", |s| &s.accept_errors),

@@ -4,9 +4,11 @@
 //! writes nothing that a core waits for. `shard` has the cells themselves, which the cores write.
 
 mod exposition;
+mod genai;
 mod guard;
 mod metrics;
 mod page;
+mod process;
 mod prompts;
 mod queue;
 mod quota;
@@ -18,8 +20,11 @@ mod shard;
 mod share;
 mod signals;
 mod status;
+mod telemetry;
 mod tenants;
 
 pub use recent::Recent;
 pub use server::{Flags, Reloads, View, serve};
-pub use shard::{Phase, PoolCells, PoolIndex, SHED_REASONS, Shard, Stage};
+pub use shard::{
+    GenAi, OPERATIONS, Phase, PoolCells, PoolIndex, RETRY_REASONS, SHED_REASONS, Shard, Stage,
+};

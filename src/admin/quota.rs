@@ -8,21 +8,26 @@ use crate::tenants::quota::store::{Stats, Trouble};
 /// How a decision was made: its label, and where it is counted.
 type By = (&'static str, fn(&Stats) -> &Counter);
 
-/// All families; none where each gateway counts by itself.
+/// All families. Where each gateway counts by itself the counts are zero, and no store is up or
+/// down.
 pub(super) fn store(page: &mut Page, view: &View) {
-    let Some(shared) = &view.quota else { return };
-    let total = |of: &dyn Fn(&Stats) -> u64| {
-        shared.stats().iter().fold(0, |sum: u64, stats| sum.wrapping_add(of(stats)))
-    };
+    let shared = view.quota.as_deref();
+    let each = || shared.into_iter().flat_map(|shared| shared.stats());
+    let total =
+        |of: &dyn Fn(&Stats) -> u64| each().fold(0, |sum: u64, stats| sum.wrapping_add(of(stats)));
     page.family("expedite_quota_store_up", "gauge", "Every core is served by the quota store.");
-    let up = shared.stats().iter().all(|stats| stats.up.get() == 1);
-    page.value("expedite_quota_store_up", &[], u8::from(up));
+    if shared.is_some() {
+        let up = each().all(|stats| stats.up.get() == 1);
+        page.value("expedite_quota_store_up", &[], u8::from(up));
+    }
     page.family("expedite_quota_gateways", "gauge", "Gateways alive, as the store last told.");
-    page.value("expedite_quota_gateways", &[], shared.gateways());
+    if let Some(shared) = shared {
+        page.value("expedite_quota_gateways", &[], shared.gateways());
+    }
     let seconds = "expedite_quota_store_seconds";
     page.family(seconds, "histogram", "Round trips to the quota store.");
     let mut sum = Sum::default();
-    shared.stats().iter().for_each(|stats| sum.add(&stats.seconds));
+    each().for_each(|stats| sum.add(&stats.seconds));
     page.histogram(seconds, &[], &sum);
     let decisions = "expedite_quota_decisions_total";
     page.family(

@@ -17,12 +17,13 @@ use tokio::sync::oneshot;
 use super::guard::{self, Refused};
 use super::recent::{EVERY_MS, Recent};
 use super::shard::Shard;
-use super::{metrics, page, replicas, status};
+use super::{exposition, metrics, page, replicas, status};
 use crate::config::Secret;
 use crate::replicas::Fleet;
 use crate::replicas::registry::Handle;
 use crate::replicas::share::Stats;
 use crate::runtime::clock;
+use crate::telemetry::{AccessLog, Traces};
 use crate::tenants::Accounts;
 use crate::tenants::quota;
 use crate::usage::UsageSink;
@@ -99,6 +100,10 @@ pub struct View {
     pub accounts: Box<dyn Fn() -> Arc<Accounts> + Send + Sync>,
     /// The usage log.
     pub usage: UsageSink,
+    /// The access log, if there is one.
+    pub access: Option<AccessLog>,
+    /// What goes to the collector, if there is one.
+    pub traces: Option<Arc<Traces>>,
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
     /// The store of budgets that other gateways ask too.
@@ -202,9 +207,7 @@ async fn answer_known(view: &Arc<View>, request: Request<Incoming>) -> Response<
     let get = matches!(*request.method(), Method::GET | Method::HEAD);
     let post = request.method() == Method::POST;
     match request.uri().path() {
-        "/metrics" if get => {
-            text(200, "text/plain; version=0.0.4; charset=utf-8", metrics::page(view))
-        }
+        "/metrics" if get => metrics(view, &request),
         "/ready" if get => yes_or_no(view.is_ready(), "ready"),
         "/live" if get => yes_or_no(view.is_live(), "live"),
         "/status" if get => page::answer(),
@@ -242,6 +245,19 @@ fn refused(why: Refused) -> Response<Full<Bytes>> {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
     }
     response
+}
+
+/// The metrics page, in the format that the scraper prefers.
+fn metrics(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let accept = request.headers().get_all(header::ACCEPT).iter();
+    let accept: Vec<_> = accept.filter_map(|field| field.to_str().ok()).collect();
+    match exposition::wants_open(&accept.join(",")) {
+        true => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            text(200, kind, metrics::page(view, true))
+        }
+        false => text(200, "text/plain; version=0.0.4; charset=utf-8", metrics::page(view, false)),
+    }
 }
 
 /// The number in `?last=N`.

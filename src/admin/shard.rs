@@ -4,13 +4,15 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use crate::runtime::cells::{Counter, Gauge, Histogram};
+use crate::runtime::cells::{Counter, Exemplars, Gauge, Histogram, Tokens};
 use crate::usage::Outcome;
 
 /// Where the time within the gateway goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// From the first byte of a request to its tenant, body and call.
+    /// Reading a head out of what has come.
+    Head,
+    /// From the head to its tenant, body and call.
     Auth,
     /// Template, tokens and block hashes of the prompt.
     Tokenize,
@@ -22,21 +24,32 @@ pub enum Stage {
     Route,
     /// A connection to it.
     Connect,
+    /// Handing on what a replica has sent, each read of it: also the wait for a client that does
+    /// not take it.
+    Relay,
     /// Everything but the engine's and the client's time.
     Total,
 }
 
 impl Stage {
     /// All stages with their label.
-    pub const ALL: [(Stage, &'static str); 7] = [
+    pub const ALL: [(Stage, &'static str); 9] = [
+        (Stage::Head, "head"),
         (Stage::Auth, "auth"),
         (Stage::Tokenize, "tokenize"),
         (Stage::Quota, "quota"),
         (Stage::Admission, "admission"),
         (Stage::Route, "route"),
         (Stage::Connect, "connect"),
+        (Stage::Relay, "relay"),
         (Stage::Total, "total"),
     ];
+
+    /// Its label.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        Stage::ALL.get(self as usize).map_or("", |(_, label)| label)
+    }
 }
 
 /// What a request was doing when its client went away.
@@ -65,13 +78,41 @@ impl Phase {
 /// Why requests are not admitted, in the order of [`PoolCells::shed`].
 pub const SHED_REASONS: [&str; 5] = ["ttft", "tpot", "deadline", "queue_full", "queue_time"];
 
+/// Why an attempt came to nothing and another was made, in the order of [`Shard::retries`]: the
+/// replica's port refused, its connection or answer broke, it is shutting down, its engine failed,
+/// it has no room, it was silent for too long; or something that says nothing of its health, such
+/// as a name without an address.
+pub const RETRY_REASONS: [&str; 7] =
+    ["refused", "broken", "draining", "erred", "full", "late", "other"];
+
+/// Operations by the names of OpenTelemetry's GenAI conventions, in the order of
+/// [`PoolCells::genai`].
+pub const OPERATIONS: [&str; 3] = ["chat", "text_completion", "embeddings"];
+
+/// What OpenTelemetry's GenAI conventions ask for, of one operation of a pool.
+#[derive(Debug, Default)]
+pub struct GenAi {
+    /// From the head to the first content, of streams that succeeded.
+    pub ttft: Histogram,
+    /// Time per output token after the first, of answers that succeeded.
+    pub tpot: Histogram,
+    /// From the head to the end: of requests that succeeded, and of others.
+    pub duration: [Histogram; 2],
+    /// Tokens of the prompt, and of the answer.
+    pub tokens: [Tokens; 2],
+}
+
 /// Cells of one pool.
 #[derive(Debug, Default)]
 pub struct PoolCells {
     /// Time to the first content event.
     pub ttft: Histogram,
+    /// Traced requests among these.
+    pub ttft_exemplars: Exemplars,
     /// Time per output token.
     pub tpot: Histogram,
+    /// By operation, in the order of [`OPERATIONS`].
+    pub genai: [GenAi; 3],
     /// Input tokens.
     pub input: Counter,
     /// Of these cached.
@@ -98,14 +139,14 @@ pub struct PoolCells {
 #[derive(Debug, Default)]
 pub struct Shard {
     /// Time by stage, in the order of [`Stage::ALL`].
-    stages: [Histogram; 7],
+    stages: [Histogram; 9],
     /// From noticing that the client has gone to having closed the replica's connection, in the
     /// order of [`Phase::ALL`].
     cancels: [Histogram; 4],
     /// Lateness of the sweep: how long the core was busy with something else.
     pub loop_stall: Histogram,
-    /// Retries.
-    pub retries: Counter,
+    /// Retries, in the order of [`RETRY_REASONS`].
+    pub retries: [Counter; 7],
     /// Prompts that were rendered or encoded beside the cores.
     pub long_prompts: Counter,
     /// Reused connections that died before any byte, and were replaced.
@@ -128,6 +169,8 @@ pub struct Shard {
     pub parts: [Gauge; 2],
     /// Bytes that it keeps of them.
     pub part_bytes: Gauge,
+    /// CPU time that its thread has had, in ns, as last looked at.
+    pub cpu_ns: Gauge,
     /// When the core last swept, in ms since process start: the watchdog looks at it.
     pub beat_ms: Gauge,
     /// By pool name. The lock is taken by this core when a pool is new, and by a scrape.

@@ -39,7 +39,7 @@ pub(super) fn json(view: &View) -> Value {
         "draining": view.flags.draining.load(Relaxed),
         "requests_open": level(view, |shard| &shard.in_flight),
         "client_connections": level(view, |shard| &shard.client_connections),
-        "retries": total(view, |shard| &shard.retries),
+        "retries": retries(view),
         "window_ms": window.ms(),
         "overhead_ms": window.overhead(),
         "reloads": view.reloads.counts().0,
@@ -54,8 +54,9 @@ fn level(view: &View, of: fn(&Shard) -> &Gauge) -> i64 {
     view.shards.iter().fold(0, |sum, shard| sum.wrapping_add(of(shard).get()))
 }
 
-fn total(view: &View, of: fn(&Shard) -> &Counter) -> u64 {
-    view.shards.iter().fold(0, |sum, shard| sum.wrapping_add(of(shard).get()))
+fn retries(view: &View) -> u64 {
+    let counts = view.shards.iter().flat_map(|shard| shard.retries.each_ref()).map(Counter::get);
+    counts.fold(0, u64::wrapping_add)
 }
 
 fn pool_json(pool: &Pool, cells: &[Arc<PoolCells>], window: &Window, now_ms: u64) -> Value {

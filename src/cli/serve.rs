@@ -32,6 +32,12 @@ pub(super) struct Args {
 
 /// Runs the gateway until it is told to stop.
 pub(super) fn run(args: Args) -> ExitCode {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let (name, at) = (thread.name().unwrap_or("-"), panic.location());
+        let at = at.map(ToString::to_string).unwrap_or_default();
+        eprintln!("error panic in thread {name} at {at}: {}", told(panic.payload()));
+    }));
     let Args { config: config_path, replicas, listen, admin, cores } = args;
     let flags = Flags { replicas, listen, admin, cores };
     let config = match Config::open(config_path.as_deref(), &flags) {
@@ -61,8 +67,14 @@ pub(super) fn run(args: Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// What a panic says, where that is a literal of the source. A message that was put together may
+/// quote a prompt (as the standard library's do of a text that is cut within a character).
+fn told(payload: &dyn std::any::Any) -> &'static str {
+    payload.downcast_ref::<&'static str>().copied().unwrap_or("(its words may quote a request)")
+}
+
 /// Waits for the end: SIGTERM or Ctrl-C drains, a second one ends at once; `POST /drain` likewise.
-/// SIGHUP reloads, and opens the usage log anew.
+/// SIGHUP reloads, and opens the logs anew.
 fn wait(gateway: &Gateway) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else {
@@ -79,7 +91,7 @@ fn wait(gateway: &Gateway) {
                 _ = int.recv() => gateway.drain(),
                 // What comes of it is in the log.
                 _ = hup.recv() => {
-                    gateway.reopen_usage();
+                    gateway.reopen_logs();
                     gateway.ask_for_reload();
                 }
                 () = tokio::time::sleep(Duration::from_millis(100)) => {}
@@ -89,4 +101,19 @@ fn wait(gateway: &Gateway) {
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_quotes_no_text_that_it_met() {
+        let payload = |panics: fn()| std::panic::catch_unwind(panics).unwrap_err();
+        let said = payload(|| panic!("a literal"));
+        assert_eq!(told(&*said), "a literal");
+        let said = payload(|| drop("canary-\u{e9}"[..8].to_owned()));
+        assert!(said.downcast_ref::<String>().is_some_and(|words| words.contains("canary")));
+        assert!(!told(&*said).contains("canary"));
+    }
 }

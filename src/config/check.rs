@@ -13,6 +13,8 @@ pub(super) fn check(config: &Config) -> Vec<ConfigError> {
     found.replicas();
     found.tenants();
     found.stream();
+    found.collector();
+    found.access();
     found.errors
 }
 
@@ -132,6 +134,24 @@ impl Found<'_> {
             let what = "stream in [usage] needs a server: stream_store = \"redis://HOST:PORT/DB\", \
                         or a redis:// store in [quota]";
             self.error(("usage", 0, "stream", None), what.to_owned());
+        }
+    }
+
+    fn collector(&mut self) {
+        if self.config.usage.otlp && self.config.otel.is_none() {
+            let what =
+                "otlp in [usage] needs a collector: endpoint = \"http://HOST:4318\" in [otel]";
+            self.error(("usage", 0, "otlp", None), what.to_owned());
+        }
+    }
+
+    /// Two threads that append to one file, one of which rotates it, would tear each other's lines.
+    fn access(&mut self) {
+        let usage = &self.config.usage.path;
+        let access = self.config.log.access.as_ref().filter(|access| access.path == *usage);
+        if access.is_some_and(|access| access.path != "-") {
+            let what = "access_path in [log] must not be the usage log, path in [usage]";
+            self.error(("log", 0, "access_path", None), what.to_owned());
         }
     }
 

@@ -16,6 +16,7 @@ mod pool;
 mod reader;
 mod secret;
 mod sections;
+mod telemetry;
 mod tenant;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ pub use error::{ConfigError, ConfigErrors};
 pub use flags::Flags;
 pub use pool::{REPLICAS_MAX, is_name};
 pub use secret::{KeyDigest, KeyId, Secret};
+pub use telemetry::{Access, AccessFormat, Log, LogFormat, LogLevel, Otel};
 pub use types::*;
 
 use effective::Effective;
@@ -184,7 +186,8 @@ fn read(name: &str, text: &str, env: Env<'_>) -> Result<Config, ConfigErrors> {
         tenants: root.many("tenant", tenant::tenant),
         tiers: root.tiers(),
         usage: sections::usage(root.one("usage")),
-        log: sections::log(root.one("log")),
+        log: telemetry::log(root.one("log")),
+        otel: telemetry::otel(root.one("otel")),
         warnings: Vec::new(),
         effective: Effective::default(),
     };
@@ -207,7 +210,7 @@ struct Root<'a> {
     table: &'a DeTable<'a>,
 }
 
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "server",
     "pool",
     "routing",
@@ -219,6 +222,7 @@ const SECTIONS: [&str; 11] = [
     "tier",
     "usage",
     "log",
+    "otel",
 ];
 
 impl<'a> Root<'a> {

@@ -1,5 +1,5 @@
 //! The tables that occur once: `[server]`, `[routing]`, `[admission]`, `[timeouts]`, `[retry]`,
-//! `[quota]`, `[usage]`, `[log]`. Each function is the documentation of its keys, defaults, ranges.
+//! `[quota]`, `[usage]`. Each function is the documentation of its keys, defaults, ranges.
 
 use std::net::SocketAddr;
 
@@ -300,6 +300,7 @@ pub(super) fn usage(mut table: Table<'_, '_>) -> UsageConfig {
         rotate_hours: table.number("rotate_hours", 0, 0..=24 * 366, "hours (0 = never)"),
         keep: table.number("keep", 0, 0..=1_000_000, "files (0 = all)"),
         stream: usage_stream(&mut table),
+        otlp: table.flag("otlp", false),
     };
     table.finish();
     config
@@ -332,21 +333,4 @@ fn usage_stream(table: &mut Table<'_, '_>) -> Option<UsageStream> {
     // `read` puts the quota's store in when there is none of its own.
     let store = Secret::new(store.map(|store| store.text).unwrap_or_default());
     Some(UsageStream { name: stream.to_owned(), store, length_max })
-}
-
-pub(super) fn log(mut table: Table<'_, '_>) -> Log {
-    let level = table.choice(
-        "level",
-        &[
-            ("info", LogLevel::Info),
-            ("off", LogLevel::Off),
-            ("error", LogLevel::Error),
-            ("warn", LogLevel::Warn),
-            ("debug", LogLevel::Debug),
-            ("trace", LogLevel::Trace),
-        ],
-    );
-    let format = table.choice("format", &[("text", LogFormat::Text), ("json", LogFormat::Json)]);
-    table.finish();
-    Log { level, format }
 }

@@ -82,7 +82,6 @@ trust_group = "friends"
 weight = 4
 priority = 1
 deadline_ms = 60000
-
 [usage]
 path = "-"
 on_full = "drop"
@@ -93,9 +92,16 @@ keep = 30
 stream = "redis-stream:usage"
 stream_store = "redis://:canary-stream@host:6379/1"
 stream_length_max = 1000
+otlp = true
 [log]
 level = "debug"
 format = "json"
+access = "json"
+access_path = "access.jsonl"
+[otel]
+endpoint = "http://otel:4318"
+sample_ratio = 0.1
+service_name = "gateway"
 "#;
 
 const POOL: &str = "[[pool]]\nname = \"p\"\nreplicas = [\"http://r:1\"]\n";
@@ -168,7 +174,7 @@ fn every_documented_key_comes_back_with_its_line() {
         }
         keys += 1;
     }
-    assert_eq!(keys, 70);
+    assert_eq!(keys, 76);
 }
 
 #[test]
@@ -228,6 +234,7 @@ fn defaults_are_the_documented_ones() {
         rotate_hours: 0,
         keep: 0,
         stream: None,
+        otlp: false,
     };
     assert_eq!(config.usage, usage);
     assert!(config.tenants.is_empty());

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use super::effective::Effective;
 use super::secret::{KeyDigest, Secret};
+use super::telemetry::{Log, Otel};
 
 /// The whole configuration. Made by [`Config::open`], [`Config::load`], [`Config::from_text`] or
 /// [`Config::zero`]; there is no unchecked one.
@@ -38,6 +39,8 @@ pub struct Config {
     pub usage: UsageConfig,
     /// `[log]`.
     pub log: Log,
+    /// Where traces go; `None`: nowhere.
+    pub otel: Option<Otel>,
     /// What the operator should know: features that are not in this version, risky choices.
     pub warnings: Vec<String>,
     pub(super) effective: Effective,
@@ -484,6 +487,8 @@ pub struct UsageConfig {
     pub keep: u64,
     /// The stream that gets a copy of each record.
     pub stream: Option<UsageStream>,
+    /// Each record also goes to the collector of `[otel]`, as a log record.
+    pub otlp: bool,
 }
 
 /// `usage.open`.
@@ -515,39 +520,4 @@ pub enum OnFull {
     Refuse,
     /// Records are dropped and counted.
     Drop,
-}
-
-/// `[log]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Log {
-    /// Least severe level that is written.
-    pub level: LogLevel,
-    /// Shape of a line.
-    pub format: LogFormat,
-}
-
-/// `log.level`, ascending in detail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
-    /// Nothing.
-    Off,
-    /// What has failed.
-    Error,
-    /// What may fail soon, or works otherwise than configured.
-    Warn,
-    /// Starts, stops, replicas that come and go.
-    Info,
-    /// Each request.
-    Debug,
-    /// Each step of a request.
-    Trace,
-}
-
-/// `log.format`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
 }

@@ -14,10 +14,12 @@ use super::frames::{Incoming, Outgoing};
 use super::plan::Plan;
 use super::reply::Failure;
 use super::ticket::Ticket;
+use crate::admin::Stage;
 use crate::http1::{PieceKind, ResponseHead, write};
 use crate::net::Stream;
 use crate::openai::{json, read_answer};
 use crate::replicas::Failure as ReplicaFailure;
+use crate::runtime::clock;
 use crate::usage::Outcome;
 
 /// Longest answer that is held: some sixty thousand tokens, or a batch of embeddings.
@@ -110,7 +112,7 @@ pub(super) async fn read(
 pub(super) fn failed(code: Option<u16>, message: String) -> Attempt {
     match (code, health_of(code, &message)) {
         (Some(429 | 503), None) => Attempt::Full(message),
-        (_, health) => Attempt::Failed(health, message),
+        (_, health) => Attempt::Said(health, message),
     }
 }
 
@@ -187,6 +189,7 @@ pub(super) async fn send(
     }
     let Exchange { stream, mut inbox, head, replica, entry } = exchange;
     if answer.whole {
+        let came_ns = clock::now_ns();
         // The replica is done with it, however slowly the client reads.
         drop(entry);
         if plan.endpoint.generates() && head.status == 200 {
@@ -199,6 +202,8 @@ pub(super) async fn send(
             .end_with_length(answer.payload.len() as u64, ticket.closes());
         out.extend_from_slice(&answer.payload);
         client.send(core, &out).await?;
+        let spent_ns = clock::now_ns().saturating_sub(came_ns);
+        core.metrics.stage(Stage::Relay).observe_ns(spent_ns);
         ticket.head_sent = true;
         ticket.ended(outcome_of(head.status));
         if inbox.is_empty() && head.keep_alive && !matches!(answer.incoming, Incoming::UntilClose) {

@@ -14,6 +14,7 @@ use super::core::Core;
 use super::reply::Failure;
 use super::request;
 use super::sweep::Deadline;
+use crate::admin::Stage;
 use crate::http1::{HeadError, HeadScanner, RequestHead, parse_request};
 use crate::net::{SEND_SLICES_MAX, Stream, fill_slices};
 use crate::runtime::clock;
@@ -53,6 +54,8 @@ pub(super) struct Client {
     pub request_bytes: usize,
     /// The body of that request was taken out of the inbox.
     pub body_taken: bool,
+    /// Bytes that its socket has taken, over all answers.
+    pub sent_bytes: u64,
     /// The client's direction has ended and that counts as leaving.
     gone: bool,
     /// When that was noticed.
@@ -69,6 +72,7 @@ impl Client {
             deadline: core.sweep.deadline(),
             request_bytes: 0,
             body_taken: false,
+            sent_bytes: 0,
             gone: false,
             gone_ns: None,
             half_closed: false,
@@ -185,6 +189,7 @@ impl Client {
                 match self.stream.poll_send_vectored(cx, slices) {
                     Poll::Ready(Ok(n)) => {
                         sent = sent.saturating_add(n);
+                        self.sent_bytes = self.sent_bytes.saturating_add(n as u64);
                         blocked = false;
                     }
                     Poll::Ready(Err(_)) => return Poll::Ready(false),
@@ -242,18 +247,23 @@ pub(super) async fn serve(core: Rc<Core>, stream: Stream) {
 async fn read_head(core: &Core, client: &mut Client) -> HeadRead {
     let mut scanner = HeadScanner::request();
     let timeouts = core.published().timeouts;
-    let mut idle_ms: u64 = 0;
+    let (mut idle_ms, mut spent_ns): (u64, u64) = (0, 0);
     loop {
         if !client.inbox.is_empty() {
-            match scanner.advance(client.inbox.filled()) {
+            let begun_ns = clock::now_ns();
+            let scanned = scanner.advance(client.inbox.filled());
+            let spent = || clock::now_ns().saturating_sub(begun_ns);
+            match scanned {
                 Ok(Some(n)) => {
                     let head = client.inbox.filled().get(..n).unwrap_or_default();
-                    return match parse_request(head) {
+                    let parsed = parse_request(head);
+                    core.metrics.stage(Stage::Head).observe_ns(spent_ns.saturating_add(spent()));
+                    return match parsed {
                         Ok(head) => HeadRead::Complete(head),
                         Err(error) => HeadRead::Refused(error),
                     };
                 }
-                Ok(None) => {}
+                Ok(None) => spent_ns = spent_ns.saturating_add(spent()),
                 Err(error) => return HeadRead::Refused(error),
             }
             if idle_ms != u64::MAX {

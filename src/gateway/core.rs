@@ -216,6 +216,7 @@ fn tick(core: &Rc<Core>) {
     known.set(parts.hits as i64);
     new.set(parts.misses as i64);
     core.metrics.part_bytes.set(parts.bytes as i64);
+    core.metrics.cpu_ns.set(i64::try_from(clock::thread_cpu_ns()).unwrap_or(i64::MAX));
     let unix_s = clock::unix_ms() / 1000;
     super::reply::write_date(&mut core.date.borrow_mut(), unix_s);
 }

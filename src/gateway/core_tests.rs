@@ -42,6 +42,8 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
         driver: Driver::Epoll,
         shards: (0..cores).map(|_| Arc::default()).collect(),
         usage,
+        access: None,
+        traces: None,
         side: Side::start(1, || SegmentCache::new(1 << 20)).expect("threads"),
         readers: Side::start(1, || ()).expect("threads"),
         share: Arc::default(),

@@ -56,8 +56,30 @@ pub(super) enum Attempt {
     Full(String),
     /// The gateway ends.
     Stopped,
-    /// The replica failed; what that says of its health, and of the reason.
+    /// The replica failed; what that says of its health, and of the reason, in our words.
     Failed(Option<ReplicaFailure>, String),
+    /// Its engine says that it failed. Its words may quote the prompt: they are for the caller, and
+    /// for nobody else.
+    Said(Option<ReplicaFailure>, String),
+}
+
+impl Attempt {
+    /// In a word: one of [`RETRY_REASONS`](crate::admin::RETRY_REASONS) where another may follow.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Attempt::ClientGone => "client_gone",
+            Attempt::Stopped => "stopped",
+            Attempt::Late(_) => "late",
+            Attempt::Full(_) => "full",
+            Attempt::Failed(failure, _) | Attempt::Said(failure, ..) => match failure {
+                Some(ReplicaFailure::Refused) => "refused",
+                Some(ReplicaFailure::Broken) => "broken",
+                Some(ReplicaFailure::Draining) => "draining",
+                Some(ReplicaFailure::Erred) => "erred",
+                None => "other",
+            },
+        }
+    }
 }
 
 /// A replica's side of an attempt: its socket and what it has sent.

@@ -31,6 +31,7 @@ use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
+use crate::telemetry::{AccessLog, AccessWriter, Exporter, Traces};
 use crate::tenants::quota;
 use crate::usage::{UsageSink, UsageWriter};
 
@@ -45,6 +46,9 @@ const UPKEEP_EVERY: Duration = Duration::from_secs(1);
 /// At the end the usage writer gets this long to write what is left.
 const WRITER_PATIENCE: Duration = Duration::from_secs(5);
 
+/// And the collector to take what it has not seen yet.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// A running gateway.
 pub struct Gateway {
     /// Where clients connect.
@@ -57,11 +61,13 @@ pub struct Gateway {
     pub driver: Driver,
     flags: Arc<Flags>,
     usage: UsageSink,
+    access: Option<AccessLog>,
     reloader: Reloader,
     stopped: mpsc::Receiver<()>,
     control: Option<JoinHandle<()>>,
     supervisor: Option<JoinHandle<()>>,
     writer: Option<UsageWriter>,
+    access_writer: Option<AccessWriter>,
 }
 
 impl Gateway {
@@ -82,8 +88,10 @@ impl Gateway {
         let log = log(&config);
         let driver = driver(&config, &log)?;
         let cpus = cpus(&config)?;
-        let (usage, writer) = usage_log(&config, &log)?;
-        let sink = usage.clone();
+        let traces = config.otel.as_ref().map(|otel| Arc::new(Traces::new(otel)));
+        let (usage, writer) = usage_log(&config, &log, traces.as_ref())?;
+        let (access, access_writer) = access_log(&config)?.unzip();
+        let (sink, lines) = (usage.clone(), access.clone());
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
         let mut loaded = Loaded::default();
@@ -101,6 +109,8 @@ impl Gateway {
             decisions: cpus.iter().map(|_| Decisions::default()).collect(),
             shards: cpus.iter().map(|_| Arc::new(Shard::default())).collect(),
             usage,
+            access,
+            traces,
             side,
             readers,
             share: stats,
@@ -131,17 +141,20 @@ impl Gateway {
             driver,
             flags,
             usage: sink,
+            access: lines,
             reloader,
             stopped,
             control: Some(control),
             supervisor: Some(supervisor),
             writer: Some(writer),
+            access_writer,
         })
     }
 
-    /// Has the usage log opened anew, as after somebody renamed it.
-    pub fn reopen_usage(&self) {
+    /// Has the usage log and the access log opened anew, as after somebody renamed them.
+    pub fn reopen_logs(&self) {
         self.usage.reopen();
+        self.access.iter().for_each(AccessLog::reopen);
     }
 
     /// Begins a drain: not ready any more, then no new connections, open requests finish. A second
@@ -189,6 +202,9 @@ impl Gateway {
         }
         // After the cores: their last records are in the ring.
         if let Some(writer) = self.writer.take() {
+            let _ = writer.stop(WRITER_PATIENCE);
+        }
+        if let Some(writer) = self.access_writer.take() {
             let _ = writer.stop(WRITER_PATIENCE);
         }
     }
@@ -248,8 +264,19 @@ fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
     Ok(driver)
 }
 
-fn usage_log(config: &Config, log: &Log) -> Result<(UsageSink, UsageWriter), String> {
-    let started = UsageWriter::start(&config.usage)
+fn access_log(config: &Config) -> Result<Option<(AccessLog, AccessWriter)>, String> {
+    let Some(access) = &config.log.access else { return Ok(None) };
+    let started = AccessWriter::start(access);
+    started.map(Some).map_err(|e| format!("cannot open the access log {}: {e}", access.path))
+}
+
+fn usage_log(
+    config: &Config,
+    log: &Log,
+    traces: Option<&Arc<Traces>>,
+) -> Result<(UsageSink, UsageWriter), String> {
+    let copy = traces.filter(|_| config.usage.otlp).map(Traces::copy);
+    let started = UsageWriter::start_copying(&config.usage, copy)
         .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
     started.1.notes().iter().for_each(|note| log.warn(note));
     if config.usage.path == "none" {
@@ -344,8 +371,29 @@ fn control_thread(
                 }
             });
         }
+        let exporting = exporter(shared, &config).map(tokio::task::spawn_local);
         drain_when_asked(&shared.flags).await;
+        if let Some(exporting) = exporting {
+            let _ = tokio::time::timeout(LAST_WORDS, exporting).await;
+        }
     });
+}
+
+/// What sends to the collector, if there is one, until the cores have ended and every record is
+/// written.
+fn exporter(shared: &Arc<Shared>, config: &Config) -> Option<impl Future<Output = ()> + use<>> {
+    let (otel, traces) = (config.otel.clone()?, shared.traces.clone()?);
+    let (said, ending) = (Arc::clone(shared), Arc::clone(shared));
+    let say = move |bad: bool, line: &str| match bad {
+        true => said.log.warn(line),
+        false => said.log.info(line),
+    };
+    let instance = format!("{:016x}", getrandom::u64().unwrap_or_default());
+    let exporter = Exporter::new(otel, &instance, traces, Box::new(say));
+    Some(
+        exporter
+            .run(move || ending.flags.cores_ended.load(Relaxed) && ending.usage.outstanding() == 0),
+    )
 }
 
 fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
@@ -358,6 +406,8 @@ fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
         accounts: Box::new(move || Arc::clone(&charged.load().accounts)),
         secret: Box::new(move || guarded.load().config.server.admin_secret.clone()),
         usage: shared.usage.clone(),
+        access: shared.access.clone(),
+        traces: shared.traces.clone(),
         share: Arc::clone(&shared.share),
         quota: shared.quota.clone(),
         flags: Arc::clone(&shared.flags),

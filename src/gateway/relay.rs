@@ -19,6 +19,7 @@ use super::ticket::Ticket;
 use super::upstream;
 use crate::http1::write;
 use crate::replicas::Failure as ReplicaFailure;
+use crate::runtime::clock;
 use crate::usage::Outcome;
 
 /// Reads of one stream in one turn of the core.
@@ -74,7 +75,7 @@ async fn stream(
     if !ticket.head_sent {
         write_head(&mut head, plan, ticket);
     }
-    let mut reads = 0;
+    let (mut reads, mut came_ns) = (0, clock::now_ns());
     loop {
         if frames.seen.content_events > 0 {
             exchange.entry.first_token(core.sweep.now_ms());
@@ -83,12 +84,12 @@ async fn stream(
         let last = complete && plan.outgoing == Outgoing::Chunked;
         let tail = if last { write::LAST_CHUNK } else { b"" };
         if let Err(gone) = send(core, client, &head, &frames, &exchange, tail).await {
-            ticket.saw(&frames.seen);
+            ticket.saw(&frames.seen, clock::now_ns());
             return Err(gone);
         }
         ticket.head_sent = true;
         head.clear();
-        ticket.saw(&frames.seen);
+        ticket.relayed(&frames.seen, came_ns);
         if frames.seen.content_events > 0 && client.request_bytes > 0 {
             client.forget_request(core);
         }
@@ -103,8 +104,8 @@ async fn stream(
         if reads % READS_A_TURN == 0 {
             exchange.stream.breathe();
         }
-        if let Some(why) = next_event(core, client, plan, &mut exchange, &mut frames, ticket).await
-        {
+        let came = (&mut exchange, &mut *frames, &mut came_ns);
+        if let Some(why) = next_event(core, client, plan, came, ticket).await {
             return wait_failed(core, client, &exchange, why, ticket).await;
         }
         if let Some(why) = exchange::failed_before_content(&frames) {
@@ -114,13 +115,13 @@ async fn stream(
     }
 }
 
-/// Waits until there is something to send or the stream is over; `Some` when it cannot go on.
+/// Waits until there is something to send, and notes when it came, or the stream is over; `Some`
+/// when it cannot go on.
 async fn next_event(
     core: &Core,
     client: &mut Client,
     plan: &Plan<'_>,
-    exchange: &mut Exchange,
-    frames: &mut Frames,
+    (exchange, frames, came_ns): (&mut Exchange, &mut Frames, &mut u64),
     ticket: &Ticket<'_>,
 ) -> Option<Attempt> {
     let (limit_ms, name) = match frames.seen.content_events {
@@ -131,7 +132,10 @@ async fn next_event(
     loop {
         let side = (&mut exchange.stream, &mut exchange.inbox);
         match exchange::more(core, client, side, name).await {
-            Ok(true) => frames.scan(exchange.inbox.filled()),
+            Ok(true) => {
+                *came_ns = clock::now_ns();
+                frames.scan(exchange.inbox.filled());
+            }
             Ok(false) => frames.closed(),
             Err(why) => return Some(why),
         }
@@ -161,7 +165,7 @@ async fn wait_failed(
             Failure::Upstream(format!("the replica went silent ({limit})"))
         }
         Attempt::Full(reason) => Failure::Full(reason),
-        Attempt::Failed(_, reason) => Failure::Upstream(reason),
+        Attempt::Failed(_, reason) | Attempt::Said(.., reason) => Failure::Upstream(reason),
         Attempt::Stopped => Failure::Stopping,
     };
     fail_in_band(core, client, ticket, failure).await.map(Relayed::Done)

@@ -133,6 +133,7 @@ fn keep_what_is_fixed(new: &mut Config, old: &Config) -> Vec<&'static str> {
     keep("timeout_ms in [quota]", &mut ours.timeout_ms, &theirs.timeout_ms, &mut waiting);
     keep("lease_ms in [quota]", &mut ours.lease_ms, &theirs.lease_ms, &mut waiting);
     keep("[log]", &mut new.log, &old.log, &mut waiting);
+    keep("[otel]", &mut new.otel, &old.otel, &mut waiting);
     waiting
 }
 

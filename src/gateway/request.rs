@@ -32,10 +32,12 @@ pub(super) async fn serve_request(
 ) -> Next {
     let published = core.published();
     let mut ticket = Ticket::open(core, client.inbox.filled(), head);
+    let sent_before = client.sent_bytes;
     let next = match stages(core, client, head, &published, &mut ticket).await {
         Ok(next) => next,
         Err(failure) => fail(core, client, &mut ticket, failure).await,
     };
+    ticket.sent_bytes = client.sent_bytes.saturating_sub(sent_before);
     // What it held is free.
     core.queues.released(core.sweep.now_ms());
     client.forget_request(core);
@@ -53,10 +55,14 @@ async fn stages(
     ticket: &mut Ticket<'_>,
 ) -> Result<Next, Failure> {
     let endpoint = route(client, head)?;
+    ticket.routed_to(endpoint);
     let tenant = authenticate(client, head, endpoint, published)?;
+    ticket.met(tenant.key_id, || published.tenant(tenant));
     let path = head.target.of(client.inbox.filled());
     if let Some(answer) = local::answer(endpoint, path, published, tenant) {
-        return local::send(core, client, head, &answer?, ticket).await;
+        let answer = answer?;
+        ticket.answered_here();
+        return local::send(core, client, head, &answer, ticket).await;
     }
     ticket.caller(endpoint, tenant.key_id, published.tenant(tenant));
     ticket.reserve()?;
@@ -67,6 +73,7 @@ async fn stages(
     let body = body::read(core, client, head, published.body_bytes_max).await?;
     let call = called(core, client, head, endpoint, &body).await?;
     let bytes = body.bytes(client);
+    ticket.body_bytes = bytes.len() as u64;
     let (mut edits, served) = understand(endpoint, &call, bytes, published, tenant)?;
     let salt = salted(endpoint, &call, bytes, published, tenant)?;
     if let Some(salt) = &salt {
@@ -266,7 +273,9 @@ fn unread_head() -> RequestHead {
 /// Answers what is no request at all; the connection is spent.
 pub(super) async fn refuse(core: &Rc<Core>, client: &mut Client, failure: Failure) -> Next {
     let head = unread_head();
-    let ticket = Ticket::open(core, &[], &head);
+    let mut ticket = Ticket::open(core, &[], &head);
+    ticket.unread();
+    ticket.failed(&failure);
     let mut out = Vec::with_capacity(512);
     failure.write(&ticket, true, &mut out);
     core.metrics.refused_heads.inc();

@@ -18,6 +18,7 @@ use crate::routing::Policy;
 use crate::runtime::clock;
 use crate::runtime::log::Log;
 use crate::runtime::snapshot::Snapshot;
+use crate::telemetry::{AccessLog, Traces};
 use crate::tenants::{Accounts, KeyTable, OPEN_TENANT, Salts, TenantRef, quota};
 use crate::usage::UsageSink;
 
@@ -151,6 +152,10 @@ pub(super) struct Shared {
     pub decisions: Vec<Decisions>,
     /// Where usage records go.
     pub usage: UsageSink,
+    /// The access log, if there is one.
+    pub access: Option<AccessLog>,
+    /// Where traces go, if anywhere.
+    pub traces: Option<Arc<Traces>>,
     /// Threads that render and encode what would hold a core too long.
     pub side: Side<SegmentCache>,
     /// Threads that read such bodies and write such lists.

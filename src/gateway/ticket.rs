@@ -3,9 +3,11 @@
 //! A ticket that is dropped open (its connection's task panicked) writes its record too.
 
 mod books;
+mod told;
 
 use std::sync::Arc;
 
+use self::told::Context;
 use super::core::Core;
 use super::frames::Seen;
 use super::gate::Charged;
@@ -15,7 +17,7 @@ use super::plan::Plan;
 use super::quota::Spending;
 use super::reply::{Failure, Head};
 use crate::admin::{Phase, Stage};
-use crate::http1::{RequestHead, ResponseHead, Version, write};
+use crate::http1::{RequestHead, ResponseHead, Version};
 use crate::openai::{Call, Endpoint, Usage};
 use crate::prompt::Prompt;
 use crate::replicas::{Dispatch, Lane, Pool, Replica, Served};
@@ -45,8 +47,16 @@ pub(super) struct Ticket<'t> {
     pub deadline_ms: Option<u64>,
     /// How long it waited for room.
     queue_ns: u64,
+    /// Bytes of its body, and of what the client's socket took of the answer.
+    pub body_bytes: u64,
+    pub sent_bytes: u64,
+    /// The endpoint that it met, and who calls.
+    endpoint: Option<Endpoint>,
+    who: Option<(KeyId, Arc<str>)>,
+    is_unread: bool,
+    outcome: Option<Outcome>,
     id: SmallId,
-    trace: Trace,
+    context: Context,
     started_ns: u64,
     stage_at_ns: u64,
     /// When the last attempt's replica was written to.
@@ -72,12 +82,6 @@ pub(super) struct Ticket<'t> {
     status: u16,
 }
 
-/// The W3C trace context of the caller, passed on as it came.
-struct Trace {
-    parent: Option<Vec<u8>>,
-    state: Option<Vec<u8>>,
-}
-
 /// What was asked for.
 struct Called {
     model: Option<Arc<str>>,
@@ -95,7 +99,9 @@ impl<'t> Ticket<'t> {
         let now = clock::now_ns();
         let asked = head.request_id.map(|s| s.of(bytes)).filter(|id| is_valid_id(id));
         let asked = asked.and_then(|id| SmallId::new(std::str::from_utf8(id).ok()?));
-        let owned = |span: Option<crate::http1::Span>| span.map(|s| s.of(bytes).to_vec());
+        let field = |span: Option<crate::http1::Span>| span.map(|s| s.of(bytes));
+        let context = (field(head.traceparent), field(head.tracestate));
+        let traces = core.shared.traces.as_deref();
         let deadline = head.deadline_ms.and_then(|s| std::str::from_utf8(s.of(bytes)).ok());
         core.metrics.in_flight.add(1);
         Ticket {
@@ -107,7 +113,13 @@ impl<'t> Ticket<'t> {
             head_sent: false,
             spending: Spending::default(),
             id: asked.unwrap_or_else(|| new_id(core)),
-            trace: Trace { parent: owned(head.traceparent), state: owned(head.tracestate) },
+            context: Context::of(traces, context, || core.random(), now),
+            body_bytes: 0,
+            sent_bytes: 0,
+            endpoint: None,
+            who: None,
+            is_unread: false,
+            outcome: None,
             deadline_ms: deadline.and_then(|text| text.parse().ok()).filter(|&ms| ms > 0),
             started_ns: now,
             stage_at_ns: now,
@@ -146,8 +158,21 @@ impl<'t> Ticket<'t> {
     /// The stage that was under way has ended.
     pub(super) fn stage_ended(&mut self, stage: Stage) {
         let now = clock::now_ns();
-        let spent = now.saturating_sub(std::mem::replace(&mut self.stage_at_ns, now));
-        self.core.metrics.stage(stage).observe_ns(spent);
+        let since = std::mem::replace(&mut self.stage_at_ns, now);
+        self.core.metrics.stage(stage).observe_ns(now.saturating_sub(since));
+        self.trace_stage(stage, since, now);
+    }
+
+    /// The endpoint is known.
+    pub(super) fn routed_to(&mut self, endpoint: Endpoint) {
+        self.endpoint = Some(endpoint);
+    }
+
+    /// The caller is known.
+    pub(super) fn met(&mut self, key_id: KeyId, tenant: impl FnOnce() -> Arc<str>) {
+        if self.tells() {
+            self.who = Some((key_id, tenant()));
+        }
     }
 
     /// Endpoint and caller are known: from here on there is a record.
@@ -228,6 +253,7 @@ impl<'t> Ticket<'t> {
     pub(super) fn queued(&mut self, waited_ns: u64) {
         self.queue_ns = waited_ns;
         self.stage_at_ns = clock::now_ns();
+        self.trace_queue(waited_ns, self.stage_at_ns);
     }
 
     /// An attempt at a replica begins.
@@ -239,6 +265,7 @@ impl<'t> Ticket<'t> {
         self.routed = Some(routed);
         self.connecting = true;
         self.stage_ended(Stage::Route);
+        self.trace_attempt(&lane.replica);
     }
 
     /// The replica has a connection and is being written to.
@@ -279,13 +306,20 @@ impl<'t> Ticket<'t> {
         self.deadline_ms.is_some_and(|ms| self.elapsed_ms() as u64 >= ms)
     }
 
-    /// What was seen of the stream so far.
-    pub(super) fn saw(&mut self, seen: &Seen) {
+    /// What was seen of the stream so far was passed on; the last of it came at `came_ns`.
+    pub(super) fn relayed(&mut self, seen: &Seen, came_ns: u64) {
+        let now = clock::now_ns();
+        self.core.metrics.stage(Stage::Relay).observe_ns(now.saturating_sub(came_ns));
+        self.saw(seen, now);
+    }
+
+    /// What was seen of the stream up to `now`.
+    pub(super) fn saw(&mut self, seen: &Seen, now: u64) {
         if seen.content_events > self.seen.content_events {
-            let now = clock::now_ns();
             self.last_content_ns = now;
             if self.first_content_ns.is_none() {
                 self.first_content_ns = Some(now);
+                self.trace_first_token(now);
                 self.learn_first(now);
             }
             self.quiet_since_ms = self.core.sweep.now_ms();
@@ -312,16 +346,6 @@ impl<'t> Ticket<'t> {
     /// The data-parallel rank that the last attempt asks for.
     pub(super) fn rank(&self) -> Option<u32> {
         self.rank
-    }
-
-    /// Appends the trace context for the replica.
-    pub(super) fn write_trace_context(&self, out: &mut Vec<u8>) {
-        if let Some(parent) = &self.trace.parent {
-            let _ = write::field(out, "traceparent", parent);
-            if let Some(state) = &self.trace.state {
-                let _ = write::field(out, "tracestate", state);
-            }
-        }
     }
 
     /// The client's side of an answer is chunked.
@@ -402,6 +426,7 @@ impl<'t> Ticket<'t> {
     /// Closes the books.
     pub(super) fn ended(&mut self, outcome: Outcome) {
         let Some(caller) = self.caller.take() else { return };
+        self.outcome = Some(outcome);
         self.settle(outcome);
         let now = clock::now_ns();
         let (endpoint, key_id) = (caller.0, caller.1);
@@ -433,5 +458,6 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         self.core.metrics.in_flight.add(-1);
         self.ended(Outcome::UpstreamError);
+        self.tell();
     }
 }

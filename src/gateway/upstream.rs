@@ -21,6 +21,7 @@ use super::pick::{self, Chosen};
 use super::plan::Plan;
 use super::reply::Failure;
 use super::ticket::{CALLERS_LIMIT, Ticket};
+use crate::admin::RETRY_REASONS;
 use crate::net::{self, Stream};
 use crate::replicas::{Failure as ReplicaFailure, InFlight, Lane, Replica};
 
@@ -64,6 +65,7 @@ async fn attempts(
 ) -> Result<(Exchange, Begun), Failure> {
     loop {
         if let Some(why) = failed.take() {
+            ticket.attempt_failed(&why);
             let costly = !matches!(why, Attempt::Failed(Some(ReplicaFailure::Refused), _));
             let spent = ticket.attempts >= plan.published.retry.attempts_max || ticket.is_late();
             let over = match why {
@@ -85,8 +87,8 @@ async fn attempts(
             (lane, routed)
         };
         let replica = &lane.replica;
-        if failed.take().is_some() {
-            core.metrics.retries.inc();
+        if let Some(why) = failed.take() {
+            count_retry(core, why.reason());
         }
         ticket.attempt(lane, routed);
         match attempt(core, client, plan, ticket, lane).await {
@@ -105,15 +107,27 @@ async fn attempts(
     }
 }
 
+fn count_retry(core: &Core, reason: &'static str) {
+    let at = RETRY_REASONS.iter().position(|known| *known == reason);
+    if let Some(cell) = at.and_then(|at| core.metrics.retries.get(at)) {
+        cell.inc();
+    }
+}
+
 /// Enters a failed attempt into the replica's health, or remembers it until another has served the
 /// request.
 pub(super) fn note(core: &Core, replica: &Arc<Replica>, why: &Attempt, ticket: &mut Ticket<'_>) {
     let (failure, reason) = match why {
-        Attempt::Failed(Some(ReplicaFailure::Erred), _) => {
+        Attempt::Failed(Some(ReplicaFailure::Erred), _)
+        | Attempt::Said(Some(ReplicaFailure::Erred), ..) => {
             ticket.erred.push(Arc::clone(replica));
             return;
         }
         Attempt::Failed(Some(failure), reason) => (*failure, reason.as_str()),
+        Attempt::Said(Some(ReplicaFailure::Draining), ..) => {
+            (ReplicaFailure::Draining, "its engine is shutting down")
+        }
+        Attempt::Said(Some(failure), ..) => (*failure, "its engine answered with an error"),
         // Silence is how a vLLM freezes that is shut down; a caller's own limit says nothing.
         Attempt::Late(limit) if *limit == FIRST_TOKEN => (ReplicaFailure::Broken, *limit),
         _ => return,
@@ -134,7 +148,7 @@ fn given_up(why: Attempt) -> Failure {
         Attempt::Late(limit) => Failure::Deadline(limit),
         Attempt::Full(reason) => Failure::Full(reason),
         Attempt::Failed(Some(ReplicaFailure::Refused), _) => Failure::NoHealthyReplica,
-        Attempt::Failed(_, reason) => Failure::Upstream(reason),
+        Attempt::Failed(_, reason) | Attempt::Said(.., reason) => Failure::Upstream(reason),
     }
 }
 

@@ -125,6 +125,27 @@ impl Endpoint {
         }
     }
 
+    /// The path that it is served under, as logs and traces name it: an id in it is not told.
+    #[must_use]
+    pub fn route_name(self) -> &'static str {
+        match self {
+            Endpoint::Model(_) => "/v1/models/{id}",
+            // Every path of ours is ASCII.
+            known => std::str::from_utf8(known.path()).unwrap_or_default(),
+        }
+    }
+
+    /// What OpenTelemetry's GenAI conventions call it, where they know it.
+    #[must_use]
+    pub fn operation(self) -> Option<&'static str> {
+        match self {
+            Endpoint::ChatCompletions | Endpoint::Responses | Endpoint::Messages => Some("chat"),
+            Endpoint::Completions => Some("text_completion"),
+            Endpoint::Embeddings => Some("embeddings"),
+            _ => None,
+        }
+    }
+
     /// Its name in usage records and metric labels.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -5,7 +5,8 @@
 //! x   predicted TTFT / its limit                 s   step time with this request, by its weight
 //! z   share of the time that prefill had lately  n   requests that run or wait there
 //!
-//! J = (w + d) / TTFT limit * pressure + 0.025 x^2 + 2 max(0, x - 0.7) + 5 kv + adapter
+//! J = (w + d) / TTFT limit * pressure + 0.025 x^2 + 0.22 min(x, 0.7)^2 + 2 max(0, x - 0.7)
+//!     + 5 kv + adapter
 //! pressure = (s / mean s)^4 * ((1 - mean z) / max(1 - z, 0.2))^2       for the usual request
 //!          = ((n + 1) / (mean n + 1))^2 * sqrt((1 - z) / (1 - mean z)) for an unusually long one
 //! ```
@@ -45,6 +46,10 @@ const PRESSURE_MAX: f64 = 10.0;
 const LONG: f64 = 5.0;
 /// Weight of x squared: with nothing else to choose by, the sooner.
 const TTFT: f64 = 0.025;
+/// The same on top of it for a usual request, up to where it is late: a prefix that is hot gets more
+/// replicas before its first ones make it wait. Not for a long one, nor where adapters are loaded:
+/// there the place counts for more than the moment.
+const SOON: f64 = 0.22;
 /// Where a TTFT begins to be late, and what lateness costs.
 const LATE_FROM: f64 = 0.7;
 const LATE: f64 = 2.0;
@@ -209,6 +214,8 @@ struct Means {
     short: f64,
     /// 1 / the TTFT limit in ms.
     per_limit: f64,
+    /// Weight of the time to the first token while it is not late.
+    soon: f64,
 }
 
 impl Means {
@@ -226,6 +233,7 @@ impl Means {
             crowd: fleet.crowd / count,
             short: 1.0 / (LONG * usual.max(1.0)),
             per_limit: 1.0 / ttft_limit_ms,
+            soon: if request.adapter { 0.0 } else { SOON },
         }
     }
 
@@ -249,7 +257,8 @@ impl Means {
         let work_cost = work_ms * self.per_limit * pressure;
         let [work, ttft, lateness, ..] = &mut one.terms;
         *work = work_cost;
-        *ttft = TTFT * squared(one.ttft);
+        let soon = self.soon * (1.0 - longness);
+        *ttft = TTFT * squared(one.ttft) + soon * squared(one.ttft.min(LATE_FROM));
         *lateness = LATE * late;
         one.cost = one.terms.iter().sum();
     }

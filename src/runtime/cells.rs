@@ -4,7 +4,8 @@
 //! instruction; the control thread reads them when it is scraped and sums over cores. A cell must
 //! only ever be written by one thread, or counts are lost.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicI64, AtomicU64, fence};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -93,6 +94,83 @@ impl Histogram {
             bucket.inc();
         }
         self.sum_ns.add(ns);
+    }
+}
+
+/// The request that an entry of a histogram's bucket came from last, where it is traced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exemplar {
+    /// Its trace.
+    pub trace_id: u128,
+    /// The entry.
+    pub ns: u64,
+    /// When it was entered, in ms since 1970.
+    pub unix_ms: u64,
+}
+
+/// The last exemplar of each bucket. One writer; a reader that meets a change under way sees none.
+#[derive(Debug, Default)]
+pub struct Exemplars([ExemplarCell; BOUNDS_NS.len() + 1]);
+
+/// A sequence lock (Boehm, "Can seqlocks get along with programming language memory models?",
+/// 2012): odd while it is written.
+#[derive(Debug, Default)]
+struct ExemplarCell {
+    version: AtomicU64,
+    /// High and low half of the trace id, the entry, its time.
+    words: [AtomicU64; 4],
+}
+
+impl Exemplars {
+    /// Enters one.
+    pub fn put(&self, new: Exemplar) {
+        let at = BOUNDS_NS.partition_point(|&bound| bound < new.ns);
+        let Some(cell) = self.0.get(at) else { return };
+        let version = cell.version.load(Relaxed);
+        cell.version.store(version.wrapping_add(1), Relaxed);
+        fence(Release);
+        let halves = [(new.trace_id >> 64) as u64, new.trace_id as u64];
+        let words = [halves[0], halves[1], new.ns, new.unix_ms];
+        cell.words.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
+        cell.version.store(version.wrapping_add(2), Release);
+    }
+
+    /// The one of a bucket.
+    #[must_use]
+    pub fn get(&self, bucket: usize) -> Option<Exemplar> {
+        let cell = self.0.get(bucket)?;
+        let version = cell.version.load(Acquire);
+        let [high, low, ns, unix_ms] = cell.words.each_ref().map(|word| word.load(Relaxed));
+        fence(Acquire);
+        let is_whole = version != 0 && version % 2 == 0 && cell.version.load(Relaxed) == version;
+        let trace_id = u128::from(high) << 64 | u128::from(low);
+        is_whole.then_some(Exemplar { trace_id, ns, unix_ms })
+    }
+}
+
+/// Upper bounds of buckets of tokens, as OpenTelemetry's GenAI conventions have them.
+pub const BOUNDS_TOKENS: [u64; 14] = [
+    1, 4, 16, 64, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216,
+    67_108_864,
+];
+
+/// Numbers of tokens in buckets.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    /// One more than the bounds: the last holds what is more.
+    pub buckets: [Counter; BOUNDS_TOKENS.len() + 1],
+    /// Sum of the numbers.
+    pub sum: Counter,
+}
+
+impl Tokens {
+    /// Enters a number.
+    pub fn observe(&self, tokens: u64) {
+        let at = BOUNDS_TOKENS.partition_point(|&bound| bound < tokens);
+        if let Some(bucket) = self.buckets.get(at) {
+            bucket.inc();
+        }
+        self.sum.add(tokens);
     }
 }
 
@@ -191,6 +269,33 @@ mod tests {
         assert_eq!((since.count(), since.sum_ns), (1, 200_000_000_000));
         assert_eq!(since.quantile_ns(0.5), Some(120e9), "no bucket tells more");
         assert_eq!(earlier.since(&read()).count(), 4, "begun anew");
+    }
+
+    #[test]
+    fn an_exemplar_is_seen_whole_in_its_bucket() {
+        let cells = Exemplars::default();
+        assert_eq!(cells.get(4), None);
+        let new = |n: u64| Exemplar { trace_id: u128::from(n) << 64 | 7, ns: 100_000, unix_ms: n };
+        cells.put(new(1));
+        cells.put(new(2));
+        assert_eq!((cells.get(4), cells.get(5)), (Some(new(2)), None));
+        // A reader beside the writer never sees halves of two.
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| (3..200_000).for_each(|n| cells.put(new(n))));
+            while !writer.is_finished() {
+                if let Some(seen) = cells.get(4) {
+                    assert_eq!(seen, new(seen.unix_ms));
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn tokens_fall_into_the_bucket_whose_bound_they_do_not_pass() {
+        let tokens = Tokens::default();
+        [0, 1, 2, 67_108_864, 67_108_865].into_iter().for_each(|n| tokens.observe(n));
+        let at = |n: usize| tokens.buckets[n].get();
+        assert_eq!((at(0), at(1), at(13), at(14), tokens.sum.get()), (2, 1, 1, 1, 134_217_732));
     }
 
     #[test]

@@ -23,6 +23,20 @@ pub fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }
 
+/// Nanoseconds since 1970 by the wall clock; 0 before that.
+#[must_use]
+pub fn unix_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
+
+/// CPU time that the calling thread has had, in ns.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(spent.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(spent.tv_nsec).unwrap_or(0))
+}
+
 /// Year, month (1..=12) and day (1..=31) of a day since 1970-01-01, proleptic Gregorian
 /// (Hinnant, "chrono-compatible low-level date algorithms").
 #[must_use]

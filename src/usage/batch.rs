@@ -66,9 +66,10 @@ impl Batch {
         self.done = self.done.saturating_add(n);
         while self.lines.front().is_some_and(|line| line.end <= self.done) {
             let Some(line) = self.lines.pop_front() else { break };
+            // Before its claim is gone: who sees none open sees all copies made.
+            copy(self.bytes.get(line.start..line.end).unwrap_or_default());
             shared.release(line.place, false);
             shared.written.fetch_add(1, Relaxed);
-            copy(self.bytes.get(line.start..line.end).unwrap_or_default());
         }
         if self.lines.is_empty() {
             self.bytes.clear();

@@ -19,7 +19,7 @@ pub mod sum;
 mod table;
 mod writer;
 
-pub use record::{Outcome, SmallId, TokensSource, UsageRecord};
+pub use record::{Outcome, SmallId, TokensSource, UsageRecord, write_escaped, write_rfc3339_ms};
 pub use ring::{Slot, UsageCounters, UsageSink, UsageUnavailable};
 pub use table::Opening;
-pub use writer::UsageWriter;
+pub use writer::{Copy, UsageWriter};

@@ -332,7 +332,7 @@ impl Line<'_> {
 
 /// Escapes what RFC 8259 section 7 demands: quote, backslash, and controls below 0x20; also DEL,
 /// and with it every byte that could end a line or move a terminal.
-pub(super) fn write_escaped(out: &mut Vec<u8>, text: &str) {
+pub fn write_escaped(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     for &byte in text.as_bytes() {
         match byte {
@@ -349,7 +349,7 @@ pub(super) fn write_escaped(out: &mut Vec<u8>, text: &str) {
 /// `2026-01-31T12:34:56.789Z`. Days to a civil date by Howard Hinnant's `civil_from_days`
 /// (<https://howardhinnant.github.io/date_algorithms.html>): years of March to February, in eras of
 /// 400 years.
-pub(super) fn write_rfc3339_ms(out: &mut Vec<u8>, unix_ms: u64) {
+pub fn write_rfc3339_ms(out: &mut Vec<u8>, unix_ms: u64) {
     let (days, ms_of_day) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

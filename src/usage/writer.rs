@@ -4,7 +4,8 @@
 //! loses at most that second, a crash of the process nothing (`table`). A write that fails is tried
 //! again every 100 ms from the very byte where it stopped, so that a line is never doubled or torn.
 //! Pipes are written without blocking. A file that was renamed away is opened anew within a second,
-//! or when it is told to. It also copies each written line to the stream, if there is one.
+//! or when it is told to. It also copies each written line to the stream and the collector, if
+//! there are such.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,9 @@ const WARM_AHEAD: usize = 1024;
 /// How long a stop goes on trying to write while writes fail.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Gets each written line, with its newline; must not wait.
+pub type Copy = Box<dyn FnMut(&[u8]) + Send>;
+
 /// The writer thread; keep it, and [`UsageWriter::stop`] it after the last request.
 pub struct UsageWriter {
     thread: Option<JoinHandle<()>>,
@@ -49,10 +53,30 @@ impl UsageWriter {
     /// # Errors
     /// The file cannot be opened, the stream's URL not be read, or a thread not be started.
     pub fn start(config: &UsageConfig) -> io::Result<(UsageSink, UsageWriter)> {
-        UsageWriter::start_with(config, CAPACITY)
+        UsageWriter::begin(config, CAPACITY, None)
     }
 
+    /// The same; `copy` gets each line once it is written.
+    ///
+    /// # Errors
+    /// As [`UsageWriter::start`].
+    pub fn start_copying(
+        config: &UsageConfig,
+        copy: Option<Copy>,
+    ) -> io::Result<(UsageSink, UsageWriter)> {
+        UsageWriter::begin(config, CAPACITY, copy)
+    }
+
+    #[cfg(test)]
     fn start_with(config: &UsageConfig, capacity: usize) -> io::Result<(UsageSink, UsageWriter)> {
+        UsageWriter::begin(config, capacity, None)
+    }
+
+    fn begin(
+        config: &UsageConfig,
+        capacity: usize,
+        copy: Option<Copy>,
+    ) -> io::Result<(UsageSink, UsageWriter)> {
         let off = config.path == "none";
         let shared = Arc::new(Shared::new(if off { 1 } else { capacity }, config.on_full, off));
         let mut writer =
@@ -68,7 +92,7 @@ impl UsageWriter {
             }
         };
         writer.stream = stream;
-        let mut appender = Appender::new(config, capacity, shared.clone(), feed);
+        let mut appender = Appender::new(config, capacity, shared.clone(), (feed, copy));
         if let Err(error) = appender.claim() {
             writer.notes.push(format!("open requests are not kept yet: {error}"));
         }
@@ -130,6 +154,7 @@ struct Appender {
     capacity: usize,
     shared: Arc<Shared>,
     feed: Option<Feed>,
+    copy: Option<Copy>,
     claim: Option<Claim>,
     log: Option<LogFile>,
     batch: Batch,
@@ -145,7 +170,7 @@ impl Appender {
         config: &UsageConfig,
         capacity: usize,
         shared: Arc<Shared>,
-        feed: Option<Feed>,
+        (feed, copy): (Option<Feed>, Option<Copy>),
     ) -> Appender {
         let UsageConfig { rotate_bytes, rotate_hours, keep, .. } = *config;
         Appender {
@@ -155,6 +180,7 @@ impl Appender {
             capacity,
             shared,
             feed,
+            copy,
             claim: None,
             log: None,
             batch: Batch::new(),
@@ -262,6 +288,9 @@ impl Appender {
                 Ok(n) => self.batch.wrote(n, &self.shared, |line| {
                     if let Some(feed) = &mut self.feed {
                         feed.offer(line);
+                    }
+                    if let Some(copy) = &mut self.copy {
+                        copy(line);
                     }
                 }),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) pool: String,
     /// Lines of `[usage]`, in place of a log in a folder that vanishes.
     pub(crate) usage: Option<String>,
+    /// Lines of `[log]`.
+    pub(crate) log: String,
     /// Lines for `[[tenant]]`.
     pub(crate) tenant: String,
     /// Whole further sections.
@@ -36,7 +38,8 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         let [server, pool, tenant, more] = std::array::from_fn(|_| String::new());
-        Settings { driver: "auto", cores: "[0]", server, pool, tenant, usage: None, more }
+        let log = "level = \"off\"".to_owned();
+        Settings { driver: "auto", cores: "[0]", server, pool, tenant, usage: None, log, more }
     }
 }
 
@@ -71,7 +74,7 @@ impl Bed {
     pub(crate) fn unready(engines: &[SocketAddr], settings: Settings) -> Bed {
         let dir = tempfile::tempdir().expect("folder");
         let log = dir.path().join("usage.jsonl");
-        let Settings { driver, cores, server, pool, tenant, usage, more } = settings;
+        let Settings { driver, cores, server, pool, tenant, usage, log: lines, more } = settings;
         let usage = usage.unwrap_or_else(|| format!("path = \"{}\"", log.display()));
         let replicas: Vec<_> = engines.iter().map(|addr| format!("\"http://{addr}\"")).collect();
         let text = format!(
@@ -79,7 +82,7 @@ impl Bed {
              driver = \"{driver}\"\n{server}\n\
              [[pool]]\nname = \"p\"\nmodel = \"base\"\naliases = [\"m\"]\n\
              replicas = [{}]\n{pool}\n\
-             [usage]\n{usage}\n[log]\nlevel = \"off\"\n\
+             [usage]\n{usage}\n[log]\n{lines}\n\
              [[tenant]]\nid = \"acme\"\nkeys = [\"{}\"]\n{tenant}\n{more}\n",
             replicas.join(", "),
             KeyDigest::of(KEY.as_bytes()).to_text(),

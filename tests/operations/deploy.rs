@@ -25,7 +25,13 @@ fn gateway_toml() -> String {
 
 #[test]
 fn the_configuration_of_the_manifests_is_valid_and_finds_their_replicas() {
-    let config = Config::from_text("gateway.toml", &gateway_toml()).unwrap();
+    let manifest = text("scripts/deploy/kubernetes/gateway.yaml");
+    assert!(manifest.contains("- name: ADMIN_SECRET\n"), "the pod has what the file asks for");
+    let secret = "credentials: { name: expedite-admin, key: secret }";
+    assert!(manifest.contains(secret), "Prometheus has it too");
+    let file = gateway_toml().replace("${ADMIN_SECRET}", "sixteen-bytes-of-it");
+    let config = Config::from_text("gateway.toml", &file).unwrap();
+    assert!(config.server.admin_secret.is_some());
     let absent: Vec<_> = config.warnings.iter().filter(|w| w.contains("not in this")).collect();
     assert!(absent.is_empty(), "{absent:?}");
     let Some(Discover::Kubernetes(found)) = &config.pools[0].discover else {

@@ -242,3 +242,70 @@ fn panels_have_names_ids_and_places_of_their_own() {
         }
     }
 }
+
+/// What users may rely on: names, labels, and the values of labels that are always listed.
+const PROMISED: [(&str, &str); 37] = [
+    ("expedite_requests_total", "pool endpoint outcome"),
+    ("expedite_ttft_seconds", "pool"),
+    ("expedite_tpot_seconds", "pool"),
+    (
+        "expedite_overhead_seconds",
+        "stage=head,auth,tokenize,quota,admission,route,connect,relay,total",
+    ),
+    ("expedite_tokens_total", "pool kind=input,cached,output"),
+    ("expedite_in_flight", "pool replica"),
+    ("expedite_queue_requests", "pool"),
+    ("expedite_queue_tokens", "pool"),
+    ("expedite_queue_wait_seconds", "pool"),
+    ("expedite_shed_total", "pool reason=ttft,tpot,deadline,queue_full,queue_time"),
+    ("expedite_kv_used_ratio", "pool replica"),
+    ("expedite_pending_prefill_tokens", "pool replica"),
+    ("expedite_prefix_hit_tokens_total", "pool kind=predicted,actual"),
+    ("expedite_prefix_index_blocks", "pool"),
+    ("expedite_prefix_mode", "pool replica mode"),
+    ("expedite_replica_up", "pool replica"),
+    ("expedite_replica_signal_age_seconds", "pool replica"),
+    ("expedite_retries_total", "reason=refused,broken,draining,erred,full,late,other"),
+    ("expedite_cancel_seconds", "phase=connect,first_token,stream,answer"),
+    ("expedite_adapter_requests_total", "adapter hit=true,false"),
+    ("expedite_quota_rejects_total", "reason=tokens,concurrency,size"),
+    ("expedite_quota_store_seconds", ""),
+    ("expedite_loop_stall_seconds", "core"),
+    ("expedite_panics_total", ""),
+    ("expedite_usage_records_total", "result=written,dropped,failed,open,streamed,stream_dropped"),
+    ("expedite_connections", "side=client,upstream,upstream_idle"),
+    ("expedite_access_lines_total", "result=written,dropped,failed"),
+    ("expedite_otel_exported_total", "signal=spans,logs result=exported,dropped,refused"),
+    ("expedite_core_cpu_seconds_total", "core"),
+    ("process_cpu_seconds_total", ""),
+    ("process_resident_memory_bytes", ""),
+    ("process_start_time_seconds", ""),
+    ("gen_ai_server_time_to_first_token_seconds", GENAI),
+    ("gen_ai_server_time_per_output_token_seconds", GENAI),
+    ("gen_ai_server_request_duration_seconds", GENAI),
+    ("gen_ai_client_token_usage", "gen_ai_token_type=input,output"),
+    ("expedite_reloads_total", "result=done,refused"),
+];
+const GENAI: &str = "pool=p gen_ai_operation_name=chat gen_ai_provider_name=vllm \
+                     gen_ai_request_model=base";
+
+#[test]
+fn every_metric_of_the_contract_is_exported_with_its_labels() {
+    let families = read(&page());
+    let mut faults = Vec::new();
+    for (name, labels) in PROMISED {
+        let Some(family) = families.get(name).filter(|family| !family.series.is_empty()) else {
+            faults.push(format!("no {name}"));
+            continue;
+        };
+        for promised in labels.split(' ').filter(|promised| !promised.is_empty()) {
+            let (label, values) = promised.split_once('=').unwrap_or((promised, ""));
+            let told = family.labels.get(label).cloned().unwrap_or_default();
+            let missing = |value: &&str| !value.is_empty() && !told.contains(*value);
+            if told.is_empty() || values.split(',').any(|value| missing(&value)) {
+                faults.push(format!("{name} has {label} of {told:?}, not {promised}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

@@ -11,8 +11,8 @@ const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 100;
 
 /// Modules that read what a peer sends: nothing in them may panic on it.
-const PEER_FACING: [&str; 8] =
-    ["http1", "sse", "zmtp", "openai", "prompt", "gateway", "net", "prefix"];
+const PEER_FACING: [&str; 9] =
+    ["http1", "sse", "zmtp", "openai", "prompt", "gateway", "net", "prefix", "telemetry"];
 
 /// Modules without I/O and without a clock (time is an argument), so that they run in virtual time.
 const PURE: [&str; 10] = [
@@ -27,7 +27,7 @@ const PURE: [&str; 10] = [
     "engine",
     "plan",
 ];
-const PURE_FILES: [&str; 13] = [
+const PURE_FILES: [&str; 17] = [
     "src/usage/record.rs",
     "src/usage/sum.rs",
     "src/replicas/events/check.rs",
@@ -36,6 +36,10 @@ const PURE_FILES: [&str; 13] = [
     "src/replicas/events/msgpack.rs",
     "src/replicas/events/sequence.rs",
     "src/replicas/events/source.rs",
+    "src/telemetry/context.rs",
+    "src/telemetry/otlp.rs",
+    "src/telemetry/request.rs",
+    "src/telemetry/trace.rs",
     "src/tenants/accounts.rs",
     "src/tenants/quota/account.rs",
     "src/tenants/quota/bucket.rs",
@@ -66,7 +70,7 @@ const UNSAFE: [&str; 2] = ["src/net/sys.rs", "tests/alloc.rs"];
 const RUNTIME: [&str; 4] = ["src/net/", "src/gateway/core.rs", "src/sim/", "src/bench/"];
 
 /// Imports run from top to bottom: a module uses modules of later rows only, or itself.
-const LAYERS: [&[&str]; 14] = [
+const LAYERS: [&[&str]; 15] = [
     &["main"],
     &["cli"],
     &["sim", "bench", "doctor"],
@@ -78,6 +82,7 @@ const LAYERS: [&[&str]; 14] = [
     &["prefix"],
     &["engine"],
     &["prompt"],
+    &["telemetry"],
     &["openai", "tenants", "usage"],
     &["sse", "http1", "zmtp", "net"],
     &["config", "runtime"],

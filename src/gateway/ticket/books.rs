@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{Ticket, ms};
-use crate::admin::Stage;
+use crate::admin::{OPERATIONS, PoolCells, Stage};
 use crate::openai::Endpoint;
 use crate::prompt::Basis;
 use crate::prompt::standing::Verdict;
@@ -185,10 +185,36 @@ impl Ticket<'_> {
             cells.hits_actual.add(hit);
         }
         if let Some(at) = self.first_content_ns {
+            let ttft_ns = at.saturating_sub(self.started_ns);
+            cells.ttft.observe_ns(ttft_ns);
+            self.exemplar(ttft_ns).into_iter().for_each(|it| cells.ttft_exemplars.put(it));
+        }
+        if let Some(tpot) = self.tpot_ns(record.output_tokens.unwrap_or(0)).filter(|&ns| ns > 0) {
+            cells.tpot.observe_ns(tpot);
+        }
+        self.count_genai(&cells, record, now);
+    }
+
+    fn count_genai(&self, cells: &PoolCells, record: &UsageRecord, now: u64) {
+        let operation = self.endpoint.and_then(Endpoint::operation);
+        let at = OPERATIONS.iter().position(|name| Some(*name) == operation);
+        let Some(cells) = at.and_then(|at| cells.genai.get(at)) else { return };
+        let [well, failed] = &cells.duration;
+        let total_ns = now.saturating_sub(self.started_ns);
+        if record.outcome != Outcome::Ok {
+            return failed.observe_ns(total_ns);
+        }
+        well.observe_ns(total_ns);
+        if let Some(at) = self.first_content_ns.filter(|_| record.stream) {
             cells.ttft.observe_ns(at.saturating_sub(self.started_ns));
         }
         if let Some(tpot) = self.tpot_ns(record.output_tokens.unwrap_or(0)).filter(|&ns| ns > 0) {
             cells.tpot.observe_ns(tpot);
+        }
+        // Only what an engine counted is known to be billed.
+        if let (Some(usage), [input, output]) = (self.usage, &cells.tokens) {
+            input.observe(usage.prompt_tokens);
+            output.observe(usage.completion_tokens);
         }
     }
 }

@@ -24,6 +24,7 @@ fn config(path: &str, on_full: OnFull) -> UsageConfig {
         rotate_hours: 0,
         keep: 0,
         stream: None,
+        otlp: false,
     }
 }
 
