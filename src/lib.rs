@@ -58,7 +58,7 @@
 //!
 //! # Layers
 //!
-//! Imports run one way: `main`, `cli`, `plan`, `sim` and `bench` and `doctor`, `gateway`,
+//! Imports run one way: `main`, `cli`, `sim` and `bench` and `doctor`, `plan`, `gateway`,
 //! `admission`, `routing`, `admin`, `replicas`, `prefix`, `engine`, `prompt`, `telemetry`,
 //! `openai`, `tenants` and `usage`, `sse` and `http1` and `zmtp` and `net`, `config`, `runtime`
 //! (`tests/tidy` holds it). `http1`, `sse`, `zmtp`, `openai`, `prompt`, `prefix`, `engine`,

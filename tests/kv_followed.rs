@@ -15,7 +15,7 @@ use std::io::Write;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use expedite::bench::{Bench, Load, Options, Target};
+use expedite::bench::{Bench, Lengths, Load, Options, Target};
 use expedite::config::Secret;
 use expedite::engine::EngineParams;
 use expedite::sim::{EngineKind, Fleet, SimConfig, token_text};
@@ -170,8 +170,8 @@ fn tokens_with(policy: &str, requests: u64) -> (u64, u64, u64) {
         load: Load::Concurrency(8),
         requests: Some(requests),
         duration: Duration::from_secs(600),
-        prompt_tokens: 300,
-        output_tokens: 4,
+        prompt_tokens: Lengths::Fixed(300),
+        output_tokens: Lengths::Fixed(4),
         prefix_tokens: 290,
         prefixes: 17,
         hot: 0.8,

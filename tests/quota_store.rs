@@ -16,6 +16,8 @@ mod gateways;
 mod histories;
 #[path = "quota_store/layouts.rs"]
 mod layouts;
+#[path = "quota_store/memory.rs"]
+mod memory;
 #[path = "quota_store/sharing.rs"]
 mod sharing;
 #[path = "quota_store/trouble.rs"]

@@ -24,6 +24,10 @@ pub(super) struct Expected {
     pub(super) tokens: u64,
     pub(super) prompt_tokens: u64,
     pub(super) due_ns: u64,
+    /// Its text is wanted: the conversation goes on.
+    pub(super) keep: bool,
+    /// It is given up on purpose when so many content events have come.
+    pub(super) cancel_after: Option<u64>,
 }
 
 /// An answer as far as it has come.
@@ -34,6 +38,8 @@ pub(super) struct Answer {
     /// The beginning of an event whose end has not come; all of a whole body.
     open: Vec<u8>,
     scratch: Vec<u8>,
+    /// Its text as far as it is kept: the inside of a JSON string.
+    said: Vec<u8>,
     tokens: u64,
     events: u64,
     first_ns: u64,
@@ -55,6 +61,7 @@ impl Answer {
             reader: EventReader::new(endpoint),
             open: Vec::new(),
             scratch: Vec::new(),
+            said: Vec::new(),
             tokens: 0,
             events: 0,
             first_ns: 0,
@@ -127,19 +134,26 @@ impl Answer {
         let malformed = |_| Failure::seen(Kind::Malformed, data);
         let said = said(data).map_err(malformed)?;
         if said.present {
-            match self.events {
-                0 => self.first_ns = now_ns,
-                _ => tally.borrow_mut().itl.record_ns(now_ns.saturating_sub(self.last_ns)),
+            let gap_ns = now_ns.saturating_sub(self.last_ns);
+            if self.events == 0 {
+                self.first_ns = now_ns;
             }
+            tally.borrow_mut().event(now_ns, (self.events > 0).then_some(gap_ns));
             self.last_ns = now_ns;
             self.events += 1;
             self.text(said.text.of(data))?;
+            if self.expected.cancel_after.is_some_and(|most| self.events >= most) {
+                return Err(Failure::new(Kind::Cancelled, "on purpose"));
+            }
         }
         Ok(())
     }
 
     /// Compares text with the words that are due.
     fn text(&mut self, text: &[u8]) -> Result<(), Failure> {
+        if self.expected.keep {
+            self.said.extend_from_slice(text);
+        }
         let Some(words) = self.expected.words else {
             self.tokens += 1;
             return Ok(());
@@ -163,8 +177,13 @@ impl Answer {
         Ok(())
     }
 
+    /// Its text, if it is kept: the inside of a JSON string. After [`Answer::finish`].
+    pub(super) fn said(&self) -> &[u8] {
+        &self.said
+    }
+
     /// Judges the answer once its last byte has come.
-    pub(super) fn finish(mut self) -> Result<Measured, Failure> {
+    pub(super) fn finish(&mut self) -> Result<Measured, Failure> {
         if self.expected.stream {
             if !self.open.is_empty() {
                 return Err(Failure::seen(Kind::Malformed, &self.open));

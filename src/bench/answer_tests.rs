@@ -17,6 +17,8 @@ fn expected(tokens: u64) -> Expected {
         tokens,
         prompt_tokens: 9,
         due_ns: 1_000,
+        keep: false,
+        cancel_after: None,
     }
 }
 
@@ -103,4 +105,28 @@ fn an_unknown_model_may_say_what_it_likes() {
     let stream = [ROLE, thought, &event([5, 4, 4], "\"stop\""), USAGE, DONE].concat();
     let measured = judge(free, &stream, 64).unwrap();
     assert_eq!((measured.events, measured.output_tokens), (2, 2));
+}
+
+#[test]
+fn the_text_is_kept_when_the_conversation_goes_on() {
+    let stream = [ROLE, &event([0], "null"), &event([1, 2], "\"length\""), DONE].concat();
+    for keep in [false, true] {
+        let mut answer = Answer::new(Expected { keep, ..expected(3) });
+        answer.take(stream.as_bytes(), 2_000, &RefCell::default()).unwrap();
+        answer.finish().unwrap();
+        let all = [words(3, 0), words(3, 1), words(3, 2)].concat();
+        assert_eq!(answer.said(), if keep { &all[..] } else { &[] });
+    }
+}
+
+#[test]
+fn an_answer_is_given_up_after_the_event_that_was_told() {
+    let stream = [ROLE, &event([0], "null"), &event([1], "null"), &event([2], "null")].concat();
+    for (after, kind) in [(1, Some(Kind::Cancelled)), (3, Some(Kind::Cancelled)), (4, None)] {
+        let tally = RefCell::default();
+        let mut answer = Answer::new(Expected { cancel_after: Some(after), ..expected(9) });
+        let taken = answer.take(stream.as_bytes(), 2_000, &tally);
+        assert_eq!(taken.err().map(|failure| failure.kind), kind);
+        assert_eq!(tally.borrow().itl.count(), after.min(3) - 1);
+    }
 }

@@ -43,6 +43,8 @@ pub enum Kind {
     BadUsage,
     /// It took too long.
     Timeout,
+    /// We gave it up on purpose; counted apart, as no failure.
+    Cancelled,
 }
 
 impl fmt::Display for Kind {
@@ -67,6 +69,7 @@ impl fmt::Display for Kind {
             Kind::UnaskedUsage => "unasked_usage",
             Kind::BadUsage => "bad_usage",
             Kind::Timeout => "timeout",
+            Kind::Cancelled => "cancelled",
         };
         f.write_str(name)
     }

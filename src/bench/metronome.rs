@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use super::schedule::Schedule;
 use crate::net::Stream;
 use crate::runtime::clock;
 
@@ -17,8 +18,8 @@ pub(super) struct Metronome {
 }
 
 impl Metronome {
-    /// Beats `count` times, beat `i` at `start_ns + i * period_ns`. On the thread of the runtime.
-    pub(super) fn start(start_ns: u64, period_ns: f64, count: u64) -> io::Result<Metronome> {
+    /// Beats at each time of `schedule`. On the thread of the runtime.
+    pub(super) fn start(schedule: Schedule) -> io::Result<Metronome> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let mut near = TcpStream::connect(listener.local_addr()?)?;
         let (far, peer) = listener.accept()?;
@@ -28,8 +29,7 @@ impl Metronome {
         near.set_nodelay(true)?;
         near.set_nonblocking(true)?;
         let beat = move || {
-            for i in 0..count {
-                let due_ns = due_ns(start_ns, period_ns, i);
+            for due_ns in schedule {
                 let left = due_ns.saturating_sub(clock::now_ns());
                 if left > 0 {
                     std::thread::sleep(Duration::from_nanos(left));
@@ -51,9 +51,4 @@ impl Metronome {
         // An end means that no beat is left: the caller's clock tells what is due.
         let _ = self.stream.recv(&mut [0; 1024]).await;
     }
-}
-
-/// When request `i` is due.
-pub(super) fn due_ns(start_ns: u64, period_ns: f64, i: u64) -> u64 {
-    start_ns.saturating_add((i as f64 * period_ns) as u64)
 }

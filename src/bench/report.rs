@@ -1,11 +1,22 @@
-//! What a bench measured, as a table for people and as JSON with the names of `vllm bench serve`.
+//! What a bench measured, as a table for people and as figures with the names of
+//! `vllm bench serve`.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
+use super::Slo;
 use super::drive::Share;
 use super::tally::{Histo, Tally};
+
+/// What a time is called in JSON, and by people.
+pub(super) const TIMES: [(&str, &str); 5] = [
+    ("ttft", "first token"),
+    ("itl", "between events"),
+    ("tpot", "per output token"),
+    ("e2el", "total"),
+    ("lateness", "sent late by"),
+];
 
 /// A bench's result.
 #[derive(Clone, Debug)]
@@ -15,13 +26,15 @@ pub struct Report {
     /// Of the requests that went to the direct endpoint.
     pub direct: Option<Tally>,
     streams: bool,
+    slo: Slo,
     begin_ns: u64,
     end_ns: u64,
 }
 
 impl Report {
-    pub(super) fn new(streams: bool) -> Report {
-        Report { target: Tally::default(), direct: None, streams, begin_ns: u64::MAX, end_ns: 0 }
+    pub(super) fn new(streams: bool, slo: Slo) -> Report {
+        let (target, direct) = (Tally::default(), None);
+        Report { target, direct, streams, slo, begin_ns: u64::MAX, end_ns: 0 }
     }
 
     pub(super) fn add(&mut self, share: Share) {
@@ -43,6 +56,13 @@ impl Report {
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.target.failed() + self.direct.as_ref().map_or(0, Tally::failed)
+    }
+
+    /// Whether enough of the target's requests were within their limits ([`Slo::SHARES`]).
+    #[must_use]
+    pub fn is_within(&self) -> bool {
+        let [ttft, tpot, _] = self.target.within();
+        ttft >= Slo::SHARES[0] && tpot >= Slo::SHARES[1]
     }
 
     /// What the target adds to the direct endpoint at quantile `q`, in milliseconds: first of the
@@ -73,6 +93,18 @@ impl Report {
         Value::Object(object)
     }
 
+    /// How the target stands to its limits.
+    #[must_use]
+    pub fn slo_json(&self) -> Value {
+        let [ttft, tpot, both] = self.target.within();
+        json!({
+            "ttft_ms": self.slo.ttft_ms, "tpot_ms": self.slo.tpot_ms,
+            "ttft_ok_ratio": ttft, "tpot_ok_ratio": tpot, "good_ratio": both,
+            "ttft_ok_ratio_min": Slo::SHARES[0], "tpot_ok_ratio_min": Slo::SHARES[1],
+            "met": self.is_within(),
+        })
+    }
+
     fn side(&self, side: &Tally) -> Map<String, Value> {
         let seconds = self.seconds().max(1e-9);
         let errors: Map<String, Value> = side
@@ -86,25 +118,23 @@ impl Report {
         let mut object = Map::new();
         let mut set = |name: String, value: Value| drop(object.insert(name, value));
         set("duration".into(), self.seconds().into());
+        set("sent".into(), side.sent.into());
         set("completed".into(), side.completed.into());
         set("failed".into(), side.failed().into());
+        set("cancelled".into(), side.cancelled.into());
+        set("unfinished".into(), side.unfinished().into());
         set("errors".into(), errors.into());
         set("total_input_tokens".into(), side.input_tokens.into());
         set("total_cached_tokens".into(), side.cached_tokens.into());
         set("total_output_tokens".into(), side.output_tokens.into());
         set("total_events".into(), side.events.into());
         set("request_throughput".into(), (side.completed as f64 / seconds).into());
+        let good = self.slo.is_stated().then_some(side.good as f64 / seconds);
+        set("request_goodput".into(), good.into());
         set("output_throughput".into(), (side.output_tokens as f64 / seconds).into());
         set("total_token_throughput".into(), (tokens as f64 / seconds).into());
         set("event_throughput".into(), (side.events as f64 / seconds).into());
-        let times = [
-            ("ttft", &side.ttft),
-            ("tpot", &side.tpot),
-            ("itl", &side.itl),
-            ("e2el", &side.total),
-            ("lateness", &side.lateness),
-        ];
-        for (name, times) in times {
+        for ((name, _), times) in TIMES.iter().zip(times(side)) {
             set(format!("mean_{name}_ms"), times.mean_ms().into());
             set(format!("median_{name}_ms"), times.quantile_ms(0.5).into());
             set(format!("std_{name}_ms"), times.std_ms().into());
@@ -147,6 +177,24 @@ impl Report {
             side.completed,
             side.failed(),
         );
+        if side.cancelled > 0 {
+            let _ = writeln!(out, "  {} given up on purpose", side.cancelled);
+        }
+        if side.unfinished() > 0 {
+            let _ = writeln!(
+                out,
+                "  {} had not ended when the run was: the times below are without them",
+                side.unfinished()
+            );
+        }
+        if self.slo.is_stated() {
+            let [ttft, tpot, both] = side.within().map(|share| share * 100.0);
+            let _ = writeln!(
+                out,
+                "  within limits: first token {ttft:.1} %, later tokens {tpot:.1} %, both \
+                 {both:.1} %"
+            );
+        }
         let _ = writeln!(
             out,
             "  tokens: {} in ({} cached), {} out in {} events",
@@ -163,19 +211,27 @@ impl Report {
             "  {:<21}{:>10}{:>10}{:>10}{:>10}{:>10}",
             "ms", "mean", "p50", "p90", "p99", "max"
         );
-        let rows = [
-            ("first token", &side.ttft),
-            ("between events", &side.itl),
-            ("per output token", &side.tpot),
-            ("total", &side.total),
-            ("sent late by", &side.lateness),
-        ];
-        for (name, times) in rows.into_iter().filter(|(_, times)| times.count() > 0) {
-            let _ = write!(out, "  {name:<21}{:>10.3}", times.mean_ms());
+        let rows = TIMES.iter().zip(times(side));
+        for ((_, name), times) in rows.filter(|(_, times)| times.count() > 0) {
+            let _ = write!(out, "  {name:<21}{:>10}", told(times.mean_ms()));
             for q in [0.5, 0.9, 0.99] {
-                let _ = write!(out, "{:>10.3}", times.quantile_ms(q));
+                let _ = write!(out, "{:>10}", told(times.quantile_ms(q)));
             }
-            let _ = writeln!(out, "{:>10.3}", times.max_ms());
+            let _ = writeln!(out, "{:>10}", told(times.max_ms()));
         }
     }
+}
+
+/// A number of a table: with fewer digits where they mean less.
+pub(super) fn told(number: f64) -> String {
+    match number.abs() {
+        size if size >= 100_000.0 => format!("{number:.0}"),
+        size if size >= 1000.0 => format!("{number:.1}"),
+        _ => format!("{number:.3}"),
+    }
+}
+
+/// The histograms of a side, in the order of [`TIMES`].
+pub(super) fn times(side: &Tally) -> [&Histo; 5] {
+    [&side.ttft, &side.itl, &side.tpot, &side.total, &side.lateness]
 }

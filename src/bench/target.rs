@@ -12,7 +12,7 @@ use super::answer::Answer;
 use super::failure::{Failure, Kind};
 use super::prompt::Prompts;
 use super::wire::{self, Wire};
-use super::{Answers, Options, Words, block_on};
+use super::{Answers, Lengths, Load, Options, Words, block_on};
 use crate::config::Secret;
 use crate::openai::models;
 
@@ -86,6 +86,14 @@ impl Target {
         Ok(())
     }
 
+    /// What `/version` says, as vLLM has it; `None` where there is no such thing.
+    #[must_use]
+    pub fn version(&self) -> Option<String> {
+        let body = block_on(in_time(wire::fetch(self, "/version"))).ok()?.ok()?;
+        let told: serde_json::Value = serde_json::from_slice(&body).ok()?;
+        told["version"].as_str().map(str::to_owned)
+    }
+
     fn told(&self, what: &dyn std::fmt::Display) -> String {
         format!("{}/v1/models: {what}", self.authority)
     }
@@ -108,13 +116,19 @@ pub fn probe(options: &Options, words: Words) -> io::Result<Probe> {
     const TOKENS: u64 = 2;
     let small = Arc::new(Options {
         answers: Answers::Whole,
-        output_tokens: TOKENS,
-        prompt_tokens: 0,
+        output_tokens: Lengths::Fixed(TOKENS),
+        prompt_tokens: Lengths::Fixed(0),
         prefix_tokens: 0,
+        load: Load::Concurrency(1),
+        long: None,
+        cancel: 0.0,
+        turns: 1,
+        words: Some(words),
         ..options.clone()
     });
-    let mut request = Prompts::new(&small, 0).next(&small.target, 0, 0);
-    request.expected.words = Some(words);
+    let mut prompts = Prompts::new(&small, 0);
+    let mut talk = prompts.begin(0, 0, 0);
+    let request = prompts.next(&mut talk, &small.target, 0);
     let judged = block_on(in_time(async {
         let connected = Wire::connect(small.target.addr).await;
         let mut wire = connected.map_err(|e| Failure::new(Kind::Connect, e))?;

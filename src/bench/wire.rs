@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
-use std::task::{Context, Waker};
+use std::ops::Range;
 
 use super::answer::{Answer, Expected};
 use super::failure::{Failure, Kind};
@@ -19,13 +19,20 @@ use crate::runtime::clock;
 
 /// First size of a connection's buffer: some twenty events.
 const BUFFER_BYTES: usize = 8 * 1024;
+/// A connection that was idle for longer is not used again: vLLM closes its own after 5 s, and may
+/// do so in the very moment in which a request is sent.
+const IDLE_NS_MAX: u64 = 4_000_000_000;
 /// A list of models or a refusal is shorter than this.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
 /// A request and what has to come back.
 pub(super) struct Request {
     pub(super) bytes: Vec<u8>,
+    /// Where in them the new text is, as the inside of a JSON string.
+    pub(super) text: Range<usize>,
     pub(super) expected: Expected,
+    /// It is given up on purpose after this share of the time that an answer takes.
+    pub(super) cancel_at: Option<f64>,
 }
 
 /// See the module.
@@ -44,11 +51,11 @@ impl Wire {
         Ok(Wire { stream, buffer: vec![0; BUFFER_BYTES], from: 0, to: 0, now_ns: 0 })
     }
 
-    /// Whether the server has kept it: nothing, and no end either, came while it was idle.
-    pub(super) fn is_idle(&mut self) -> bool {
-        let mut cx = Context::from_waker(Waker::noop());
-        self.stream.poll_readable(&mut cx).is_pending()
-            || matches!(self.stream.try_recv(&mut [0]), Ok(None))
+    /// Whether it can be used again at `now_ns`: it was not idle for long, and nothing, no end
+    /// either, came meanwhile. The socket is asked itself: what the runtime knows of it may be old.
+    pub(super) fn is_idle(&mut self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.now_ns) < IDLE_NS_MAX
+            && matches!(self.stream.try_recv(&mut [0]), Ok(None))
     }
 
     /// Sends a request and judges the response as it comes; gaps between its events go to `tally`.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::bench::{Answers, Bench, Load, Options, Report, Target};
+use crate::bench::{Answers, Bench, Lengths, Load, Options, Report, Target};
 use crate::config::{Config, KeyDigest, Secret};
 use crate::gateway::Gateway;
 use crate::runtime::affinity;
@@ -128,10 +128,10 @@ impl Stage {
         let options = Options {
             load: Load::Rate(RATE),
             duration: time.mul_f64(0.6),
-            prompt_tokens: 256,
+            prompt_tokens: Lengths::Fixed(256),
             prefix_tokens: 160,
             prefixes: 8,
-            output_tokens: 32,
+            output_tokens: Lengths::Fixed(32),
             answers: Answers::MixedEvery(4),
             words: Some(token_text),
             ..Options::new(self.through.clone())

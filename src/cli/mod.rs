@@ -15,6 +15,7 @@ mod quota;
 mod serve;
 mod sim;
 mod tokens;
+mod trace;
 mod usage;
 
 use std::io::Write;
@@ -56,7 +57,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let _ = crate::runtime::clock::now_ns(); // The first reading is the zero point.
     match Cli::parse().command {
-        Command::Bench(args) => bench::run(*args),
+        Command::Bench(args) => bench::run(&args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Doctor(args) => doctor::run(args),

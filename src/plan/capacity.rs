@@ -40,12 +40,20 @@ pub fn capacity_where(
     tick: &mut dyn FnMut(u64),
     fits: impl Fn(&Outcome) -> bool,
 ) -> f64 {
-    search(first, |rate| fits(&Outcome::of(scenario, &workload(rate), policy, tick)))
+    search(first, STRIDE, NEARNESS, |rate| {
+        fits(&Outcome::of(scenario, &workload(rate), policy, tick))
+    })
 }
 
-fn search(first: f64, mut fits: impl FnMut(f64) -> bool) -> f64 {
+/// The highest rate that `fits`, from `first` outwards: the first stride is a share of it, each
+/// later one twice as long; then by halves until it is known as `nearness` asks. 0 for none.
+pub(crate) fn search(
+    first: f64,
+    mut stride: f64,
+    nearness: f64,
+    mut fits: impl FnMut(f64) -> bool,
+) -> f64 {
     let (mut low, mut high);
-    let mut stride = STRIDE;
     if fits(first) {
         low = first;
         loop {
@@ -73,7 +81,7 @@ fn search(first: f64, mut fits: impl FnMut(f64) -> bool) -> f64 {
             stride *= 2.0;
         }
     }
-    while high - low > NEARNESS * high {
+    while high - low > nearness * high {
         let middle = f64::midpoint(low, high);
         if fits(middle) { low = middle } else { high = middle }
     }
@@ -88,7 +96,7 @@ mod tests {
     fn the_edge_is_found_from_either_side() {
         for edge in [3.0, 90.0, 100.0, 337.0, 2000.0] {
             let mut runs = 0;
-            let found = search(100.0, |rate| {
+            let found = search(100.0, STRIDE, NEARNESS, |rate| {
                 runs += 1;
                 rate <= edge
             });
@@ -99,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_search_ends_without_an_edge() {
-        assert_eq!(search(100.0, |_| false), 0.0);
-        assert!(search(100.0, |_| true) <= 6400.0);
+        assert_eq!(search(100.0, STRIDE, NEARNESS, |_| false), 0.0);
+        assert!(search(100.0, STRIDE, NEARNESS, |_| true) <= 6400.0);
     }
 }

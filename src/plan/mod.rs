@@ -7,6 +7,9 @@
 //!   `replica` are who acts in it, `endless` is the bound of what caches can do.
 //! - [`outcome`], [`capacity`], [`report`], [`html`]: what came of it.
 //!
+//! The load generator sends the same workloads in real time, draws by the same laws (`random`), and
+//! writes its page with the same pieces (`svg`).
+//!
 //! Beside it are calculators, which run nothing: [`size`] (of [`shapes`], [`presets`], [`gpus`]),
 //! [`fluid`] (on engines that are profiled, or by [`roofline`]); [`sweep`] and [`fleet`] hold it
 //! against replays. What they say is a [`sheet`].
@@ -37,7 +40,7 @@ pub mod page;
 pub mod pd;
 pub mod pd_sheet;
 pub mod presets;
-mod random;
+pub(crate) mod random;
 mod replay;
 mod replica;
 pub mod report;
@@ -47,6 +50,7 @@ pub mod shapes;
 pub mod sheet;
 pub mod size;
 pub mod size_sheet;
+pub(crate) mod svg;
 pub mod sweep;
 mod tally;
 pub mod trace;

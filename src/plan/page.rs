@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::html::{COLOURS, WIDTH, escape, open, text};
 use super::sheet::{Cell, Figure, Sheet, Table};
+use super::svg::{COLOURS, WIDTH, escape, open, text};
 
 /// Height of a bar with its gap.
 const BAR: f64 = 26.0;

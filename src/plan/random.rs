@@ -1,14 +1,15 @@
-//! Draws of the planner's workloads: seeded, so that a seed gives the same workload anywhere.
+//! Draws of workloads, the planner's and the load generator's: seeded, so that a seed gives the
+//! same workload anywhere.
 
 use fastrand::Rng;
 
 /// A generator for one purpose: streams of one seed do not repeat each other.
-pub(super) fn stream(seed: u64, purpose: u64) -> Rng {
+pub(crate) fn stream(seed: u64, purpose: u64) -> Rng {
     Rng::with_seed(mix(mix(seed) ^ purpose))
 }
 
 /// SplitMix64's finalizer (Steele et al. 2014): every input bit moves every output bit.
-pub(super) const fn mix(x: u64) -> u64 {
+pub(crate) const fn mix(x: u64) -> u64 {
     let z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -21,23 +22,23 @@ fn open(rng: &mut Rng) -> f64 {
 }
 
 /// Exponential with mean 1.
-pub(super) fn exponential(rng: &mut Rng) -> f64 {
+pub(crate) fn exponential(rng: &mut Rng) -> f64 {
     -open(rng).ln()
 }
 
 /// A lognormal length in tokens.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lengths {
+pub(crate) struct Lengths {
     /// Mean before the bounds are applied.
-    pub(super) mean: f64,
+    pub(crate) mean: f64,
     /// Standard deviation of the logarithm.
-    pub(super) sigma: f64,
-    pub(super) min: u32,
-    pub(super) max: u32,
+    pub(crate) sigma: f64,
+    pub(crate) min: u32,
+    pub(crate) max: u32,
 }
 
 impl Lengths {
-    pub(super) fn draw(&self, rng: &mut Rng) -> u32 {
+    pub(crate) fn draw(&self, rng: &mut Rng) -> u32 {
         // Box and Muller; the second number is left, so that a draw takes two always.
         let normal = (-2.0 * open(rng).ln()).sqrt() * (std::f64::consts::TAU * rng.f64()).cos();
         let mu = self.mean.ln() - self.sigma * self.sigma / 2.0;
@@ -46,18 +47,24 @@ impl Lengths {
     }
 }
 
-/// Zipf's law with exponent 1 over `0..n`.
+/// Zipf's law over `0..n`.
 #[derive(Clone, Debug)]
-pub(super) struct Zipf {
+pub(crate) struct Zipf {
     cumulative: Vec<f64>,
 }
 
 impl Zipf {
-    pub(super) fn new(n: u32) -> Zipf {
+    /// With exponent 1.
+    pub(crate) fn new(n: u32) -> Zipf {
+        Zipf::of(n, 1.0)
+    }
+
+    /// With any exponent; 0 = all alike.
+    pub(crate) fn of(n: u32, exponent: f64) -> Zipf {
         let mut sum = 0.0;
         let mut cumulative: Vec<f64> = (1..=n.max(1))
             .map(|rank| {
-                sum += 1.0 / f64::from(rank);
+                sum += 1.0 / f64::from(rank).powf(exponent);
                 sum
             })
             .collect();
@@ -66,12 +73,12 @@ impl Zipf {
     }
 
     /// Share of `rank`, from 0.
-    pub(super) fn share(&self, rank: usize) -> f64 {
+    pub(crate) fn share(&self, rank: usize) -> f64 {
         let at = |i: usize| self.cumulative.get(i).copied().unwrap_or(1.0);
         at(rank) - if rank == 0 { 0.0 } else { at(rank - 1) }
     }
 
-    pub(super) fn draw(&self, rng: &mut Rng) -> u32 {
+    pub(crate) fn draw(&self, rng: &mut Rng) -> u32 {
         let u = rng.f64();
         let last = self.cumulative.len().saturating_sub(1);
         self.cumulative.partition_point(|&c| c <= u).min(last) as u32
@@ -106,6 +113,14 @@ mod tests {
         assert!(counts[399] > 0);
         let sum: f64 = (0..400).map(|rank| zipf.share(rank)).sum();
         assert!((sum - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_exponent_bends_the_law() {
+        let ratio = |exponent| Zipf::of(10, exponent).share(0) / Zipf::of(10, exponent).share(1);
+        for (exponent, of) in [(0.0, 1.0), (1.0, 2.0), (2.0, 4.0)] {
+            assert!((ratio(exponent) - of).abs() < 1e-9, "{exponent}");
+        }
     }
 
     #[test]

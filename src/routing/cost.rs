@@ -46,9 +46,9 @@ const PRESSURE_MAX: f64 = 10.0;
 const LONG: f64 = 5.0;
 /// Weight of x squared: with nothing else to choose by, the sooner.
 const TTFT: f64 = 0.025;
-/// The same on top of it for a usual request, up to where it is late: a prefix that is hot gets more
-/// replicas before its first ones make it wait. Not for a long one, nor where adapters are loaded:
-/// there the place counts for more than the moment.
+/// The same on top of it for a usual request, up to where it is late: a prefix that is hot gets
+/// more replicas before its first ones make it wait. Not for a long one, nor where adapters are
+/// loaded: there the place counts for more than the moment.
 const SOON: f64 = 0.22;
 /// Where a TTFT begins to be late, and what lateness costs.
 const LATE_FROM: f64 = 0.7;

@@ -73,8 +73,8 @@ const RUNTIME: [&str; 4] = ["src/net/", "src/gateway/core.rs", "src/sim/", "src/
 const LAYERS: [&[&str]; 15] = [
     &["main"],
     &["cli"],
-    &["plan"],
     &["sim", "bench", "doctor"],
+    &["plan"],
     &["gateway"],
     &["admission"],
     &["routing", "admin"],

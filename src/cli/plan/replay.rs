@@ -1,13 +1,12 @@
 //! `plan replay`: a workload against a simulated fleet, by the gateway's own router, in virtual
 //! time; policies side by side.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::super::{EXIT_USAGE, print};
+use super::super::{EXIT_USAGE, print, trace};
 use super::progress;
 use crate::engine::EngineParams;
 use crate::plan::{Crash, Mix, Outcome, Scenario, Slo, Slow, Trace, Workload};
@@ -16,8 +15,6 @@ use crate::routing::Policy;
 
 /// Seconds of the mix, unless told otherwise. A file is taken whole.
 const MIX_SECONDS: f64 = 50.0;
-/// Largest decompressed trace.
-const TRACE_BYTES_MAX: u64 = 4 << 30;
 
 /// Replay a workload through the real router against simulated vLLM replicas, in virtual time
 #[derive(clap::Args)]
@@ -289,27 +286,13 @@ fn plan(args: &Args) -> Result<Plan, String> {
             return Err(what.into());
         }
         (file, rate) => {
-            let trace = read(Path::new(file)).and_then(|text| Trace::parse(&text));
-            let trace = trace.map_err(|error| format!("{file}: {error}"))?;
+            let trace = trace::read(Path::new(file))?;
             let rate = rate.unwrap_or(trace.rate());
             (Source::Trace(trace, args.seconds), rate)
         }
     };
     let policies = args.policy.0.clone();
     Ok(Plan { scenario, source, rate, policies, capacity: args.capacity })
-}
-
-/// A file's text, decompressed if it is gzip.
-fn read(path: &Path) -> Result<String, String> {
-    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
-    let mut text = String::new();
-    if bytes.starts_with(&[0x1f, 0x8b]) {
-        let decoder = flate2::read::MultiGzDecoder::new(bytes.as_slice());
-        decoder.take(TRACE_BYTES_MAX).read_to_string(&mut text).map_err(|e| e.to_string())?;
-    } else {
-        text = String::from_utf8(bytes).map_err(|_| "is not text".to_owned())?;
-    }
-    Ok(text)
 }
 
 fn title(args: &Args, plan: &Plan) -> String {
