@@ -4,7 +4,7 @@
 use super::Ticket;
 use crate::admin::Stage;
 use crate::gateway::exchange::Attempt;
-use crate::http1::{Method, write};
+use crate::http1::write;
 use crate::openai::Endpoint;
 use crate::replicas::Replica;
 use crate::runtime::cells::Exemplar;
@@ -159,7 +159,7 @@ impl Ticket<'_> {
             None => [None; 3],
         };
         Request {
-            method: if self.is_unread { "-" } else { name_of(self.head.method) },
+            method: if self.is_unread { "-" } else { self.head.method.as_str() },
             route: self.endpoint.map(Endpoint::route_name),
             operation: self.endpoint.and_then(Endpoint::operation),
             status: self.status,
@@ -183,19 +183,5 @@ impl Ticket<'_> {
             tokens,
             trace_id: self.context.ours_or_callers().map(|of| of.trace_id),
         }
-    }
-}
-
-fn name_of(method: Method) -> &'static str {
-    match method {
-        Method::Get => "GET",
-        Method::Head => "HEAD",
-        Method::Post => "POST",
-        Method::Put => "PUT",
-        Method::Delete => "DELETE",
-        Method::Patch => "PATCH",
-        Method::Options => "OPTIONS",
-        Method::Connect => "CONNECT",
-        Method::Trace => "TRACE",
     }
 }
