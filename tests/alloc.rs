@@ -91,6 +91,8 @@ fn read_events(client: &mut Client, n: usize) {
 fn an_event_allocates_nothing_and_a_stream_holds_little() {
     let _alone = ALONE.lock();
     a_stream_by(Settings::default());
+    let more = "[timeouts]\nsse_keepalive_ms = 60000\n".to_owned();
+    a_stream_by(Settings { more, ..Settings::default() });
     // No more where requests are told of, to a collector that is not there.
     let log = "level = \"off\"\naccess = \"json\"\naccess_path = \"/dev/null\"".to_owned();
     let more = "[otel]\nendpoint = \"http://127.0.0.1:1\"\n".to_owned();

@@ -1,6 +1,8 @@
 //! Hostile and odd requests against a whole gateway: each has one right answer, on each driver,
 //! in one piece or in two; and nothing but the one sound body ever reaches an engine.
 
+#[path = "support/answers.rs"]
+mod answers;
 mod common;
 #[path = "support/inputs.rs"]
 mod inputs;
@@ -10,9 +12,10 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use answers::Answers;
+use common::Client;
 use common::engine::{Engine, json};
 use common::gateway::{Bed, Settings};
-use common::{Client, Response, find};
 use inputs::Input;
 
 /// Connections at once.
@@ -22,39 +25,6 @@ const CUTS: usize = 64;
 const EVERY_BYTE_MAX: usize = 4096;
 /// Lets the gateway read the first part before the second is there; an answer never depends on it.
 const APART: Duration = Duration::from_millis(2);
-
-/// What came back on a connection.
-#[derive(Debug, Default, PartialEq)]
-struct Answers {
-    statuses: Vec<u16>,
-    /// The last one says `connection: close`.
-    says_close: bool,
-    /// Bytes that are no whole answer.
-    rest: Vec<u8>,
-    /// The gateway ended the connection by itself.
-    closed: bool,
-}
-
-impl Answers {
-    fn parse(mut bytes: &[u8]) -> Answers {
-        let mut answers = Answers::default();
-        while let Some(end) = find(bytes, b"\r\n\r\n") {
-            let response = Response::parse(&bytes[..end + 4]);
-            let length = response.field("content-length").map_or(0, |n| n.parse().expect("length"));
-            let Some(rest) = bytes.get(end + 4 + length..) else { break };
-            // An interim answer is due only where the body was not there yet (RFC 9110, 10.1.1).
-            if bytes.starts_with(b"HTTP/1.1 100 ") {
-                bytes = rest;
-                continue;
-            }
-            answers.statuses.push(response.status());
-            answers.says_close = response.field("connection") == Some("close");
-            bytes = rest;
-        }
-        answers.rest = bytes.to_vec();
-        answers
-    }
-}
 
 /// Sends the input, cut at `cut` unless that is 0, and reads what it gets.
 fn probe(addr: SocketAddr, input: &Input, cut: usize) -> Answers {

@@ -155,6 +155,8 @@ pub struct Shard {
     pub quota_rejects: [Counter; 3],
     /// Heads that were no HTTP.
     pub refused_heads: Counter,
+    /// TLS handshakes that came to nothing.
+    pub refused_handshakes: Counter,
     /// Failed accepts.
     pub accept_errors: Counter,
     /// Panics under the connection fence.

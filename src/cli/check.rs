@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::config::{Config, ConfigError, Flags};
+use crate::gateway::load_identity;
 use crate::prompt::model::Model;
 
 /// Validate a configuration; print each value with its origin
@@ -14,8 +15,8 @@ use crate::prompt::model::Model;
   expedite check --config gateway.toml
 
 Prints the effective configuration as TOML, with FILE:LINE, env, or default behind each value.
-Warnings and mistakes (FILE:LINE: what, and the nearest right key) go to stderr; a tokenizer that is
-not on this machine is a warning. Exits 2 on a mistake.")]
+Warnings and mistakes (FILE:LINE: what, and the nearest right key) go to stderr; a tokenizer or
+certificate that is not on this machine is a warning. Exits 2 on a mistake.")]
 pub(super) struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
@@ -27,13 +28,14 @@ pub(super) struct Args {
 
 /// Runs the command.
 pub(super) fn run(args: Args) -> ExitCode {
-    let (config, mut errors) = match Config::inspect(Some(&args.config), &Flags::default()) {
-        Ok((config, refusals)) => (Some(config), refusals),
+    let (config, mut errors) = match Config::open(Some(&args.config), &Flags::default()) {
+        Ok(config) => (Some(config), Vec::new()),
         Err(errors) => (None, errors.0),
     };
     let mut warnings = config.as_ref().map(|c| c.warnings.clone()).unwrap_or_default();
     if let Some(config) = &config {
         tokenizers(config, &mut warnings, &mut errors);
+        certificates(config, &mut warnings, &mut errors);
     }
     let report = || format!("{:#}\n", report(config.as_ref(), &warnings, &errors));
     let printed = match (args.json, &config) {
@@ -48,6 +50,21 @@ pub(super) fn run(args: Args) -> ExitCode {
         errors.iter().for_each(|error| eprintln!("{error}"));
     }
     if errors.is_empty() { printed } else { ExitCode::from(super::EXIT_USAGE) }
+}
+
+/// Reads what TLS clients would be shown, as the start does, and whether key and certificate are of
+/// one another. A file that is not on this machine is a warning.
+fn certificates(config: &Config, warnings: &mut Vec<String>, errors: &mut Vec<ConfigError>) {
+    let Some(tls) = &config.server.tls else { return };
+    let files = [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()];
+    let absent: Vec<_> = files.into_iter().flatten().filter(|f| !Path::new(f).exists()).collect();
+    for file in &absent {
+        warnings.push(format!("tls in [server]: {file} is not there: serve would not start"));
+    }
+    if let (true, Err(error)) = (absent.is_empty(), load_identity(config)) {
+        let key = format!("tls.{}", error.part);
+        errors.push(config.error_at("server", 0, &key, error.to_string()));
+    }
 }
 
 /// Loads the tokenizers that the pools name, as the start does. One that is not on this machine is

@@ -61,7 +61,8 @@ pub(super) fn run(args: Args) -> ExitCode {
     let addr = gateway.addrs.first().map(ToString::to_string).unwrap_or_default();
     let (cores, driver) = (gateway.cores, gateway.driver.name());
     let plural = if cores == 1 { "core" } else { "cores" };
-    println!("expedite: listening on http://{addr} ({cores} {plural}, {driver})");
+    let scheme = if gateway.tls { "https" } else { "http" };
+    println!("expedite: listening on {scheme}://{addr} ({cores} {plural}, {driver})");
     wait(&gateway);
     gateway.stop();
     ExitCode::SUCCESS

@@ -29,8 +29,7 @@ impl Config {
     pub fn apply_flags(&mut self, flags: &Flags) -> Result<(), ConfigErrors> {
         let mut errors = self.apply(flags);
         errors.extend(check::check(self));
-        let (mut warnings, refusals) = absent::judge(&self.effective);
-        errors.extend(refusals);
+        let mut warnings = absent::judge(&self.effective);
         warnings.extend(check::risks(self));
         self.warnings = warnings;
         if errors.is_empty() { Ok(()) } else { Err(sorted(errors)) }

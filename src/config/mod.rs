@@ -45,20 +45,8 @@ impl Config {
     /// What `serve` runs with: the file, if any, changed by the command line.
     ///
     /// # Errors
-    /// Every mistake of the file and of the flags, and every feature that this version must refuse.
-    pub fn open(file: Option<&Path>, flags: &Flags) -> Result<Config, ConfigErrors> {
-        let (config, refusals) = Config::inspect(file, flags)?;
-        if refusals.is_empty() { Ok(config) } else { Err(ConfigErrors(refusals)) }
-    }
-
-    /// As [`Config::open`], for `check`: gives what must be refused beside the configuration.
-    ///
-    /// # Errors
     /// Every mistake of the file and of the flags.
-    pub fn inspect(
-        file: Option<&Path>,
-        flags: &Flags,
-    ) -> Result<(Config, Vec<ConfigError>), ConfigErrors> {
+    pub fn open(file: Option<&Path>, flags: &Flags) -> Result<Config, ConfigErrors> {
         let (name, text) = match file {
             Some(path) => (path.display().to_string(), read_file(path)?),
             None => (String::new(), String::new()),
@@ -80,8 +68,7 @@ impl Config {
     /// As [`Config::open`].
     pub fn from_text(name: &str, text: &str) -> Result<Config, ConfigErrors> {
         let env = |variable: &str| std::env::var(variable).ok();
-        let (config, refusals) = Config::build(name, text, &Flags::default(), &env)?;
-        if refusals.is_empty() { Ok(config) } else { Err(ConfigErrors(refusals)) }
+        Config::build(name, text, &Flags::default(), &env)
     }
 
     /// No file: one pool "default" of the flags' replicas, models learned, one open tenant.
@@ -120,22 +107,17 @@ impl Config {
         self.effective.to_json()
     }
 
-    fn build(
-        name: &str,
-        text: &str,
-        flags: &Flags,
-        env: Env<'_>,
-    ) -> Result<(Config, Vec<ConfigError>), ConfigErrors> {
+    fn build(name: &str, text: &str, flags: &Flags, env: Env<'_>) -> Result<Config, ConfigErrors> {
         let mut config = read(name, text, env)?;
         let mut errors = config.apply(flags);
         errors.extend(check::check(&config));
         if !errors.is_empty() {
             return Err(sorted(errors));
         }
-        let (mut warnings, refusals) = absent::judge(&config.effective);
+        let mut warnings = absent::judge(&config.effective);
         warnings.extend(check::risks(&config));
         config.warnings = warnings;
-        Ok((config, refusals))
+        Ok(config)
     }
 }
 

@@ -32,6 +32,7 @@ pub(super) fn server(mut table: Table<'_, '_>) -> Server {
             "driver",
             &[("auto", Driver::Auto), ("io_uring", Driver::IoUring), ("epoll", Driver::Epoll)],
         ),
+        tls: None,
         h2c: table.flag("h2c", false),
         body_bytes_max: table.number(
             "body_bytes_max",
@@ -42,7 +43,7 @@ pub(super) fn server(mut table: Table<'_, '_>) -> Server {
         half_close: table
             .choice("half_close", &[("gone", HalfClose::Gone), ("allow", HalfClose::Allow)]),
     };
-    tls(&mut table);
+    let server = Server { tls: tls(&mut table), ..server };
     table.finish();
     server
 }
@@ -147,18 +148,23 @@ fn checked_cpus(cpus: Vec<usize>) -> Option<Cores> {
 
 /// Read for its mistakes and its origin; `absent` then refuses it, since plain HTTP in place of
 /// TLS would be unsafe.
-fn tls(table: &mut Table<'_, '_>) {
+fn tls(table: &mut Table<'_, '_>) -> Option<TlsFiles> {
     let given = table.inline("tls", |tls| {
-        for key in ["cert", "key"] {
-            if tls.opt_text(key, "missing").is_none() {
+        let [cert, key] = ["cert", "key"].map(|key| {
+            let path = tls.opt_text(key, "missing").map(|given| given.text);
+            if path.is_none() {
                 tls.error(tls.line, format!("tls in [server] needs {key}"));
             }
-        }
-        tls.opt_text("client_ca", "any client may connect");
+            path
+        });
+        let client_ca = tls.opt_text("client_ca", "any client may connect");
+        let client_ca = client_ca.map(|given| given.text);
+        Some(TlsFiles { cert: cert?, key: key?, client_ca })
     });
     if given.is_none() {
         table.note_unset("tls", "plain HTTP");
     }
+    given.flatten()
 }
 
 pub(super) fn routing(mut table: Table<'_, '_>) -> (Routing, Share, Option<Secret>) {

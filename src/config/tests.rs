@@ -114,23 +114,17 @@ fn env(name: &str) -> Option<String> {
     }
 }
 
-fn build(text: &str, flags: &Flags) -> Result<(Config, Vec<ConfigError>), ConfigErrors> {
+fn build(text: &str, flags: &Flags) -> Result<Config, ConfigErrors> {
     Config::build("gw.toml", text, flags, &env)
 }
 
 fn full() -> Config {
-    let (config, refusals) = build(FULL, &Flags::default()).map_err(|e| e.to_string()).unwrap();
-    assert_eq!(refusals, []);
-    config
+    build(FULL, &Flags::default()).map_err(|e| e.to_string()).unwrap()
 }
 
 /// The messages about a text, one a line.
 fn mistakes(text: &str) -> String {
-    match build(text, &Flags::default()) {
-        Ok((_, refusals)) if refusals.is_empty() => String::new(),
-        Ok((_, refusals)) => ConfigErrors(refusals).to_string(),
-        Err(errors) => errors.to_string(),
-    }
+    build(text, &Flags::default()).err().map(|errors| errors.to_string()).unwrap_or_default()
 }
 
 /// The messages about a text that has one good pool in front.
@@ -255,7 +249,7 @@ fn a_stream_of_records_takes_the_quotas_store_when_it_has_none() {
 
 #[test]
 fn the_effective_configuration_can_be_loaded_again() {
-    let (config, _) = build(POOL, &Flags::default()).unwrap();
+    let config = build(POOL, &Flags::default()).unwrap();
     let again = Config::from_text("again.toml", &config.effective()).unwrap();
     assert_eq!(again.pools, config.pools);
     assert_eq!(again.server, config.server);
@@ -443,7 +437,7 @@ fn environment_variables_are_substituted_and_missed_by_name() {
     let text = "[[pool]]\nname = \"q\"\nreplicas = [\"http://${HOST}:80${NOPE}\"]\n";
     assert!(with_pool(text).contains("gw.toml:6: environment variable NOPE is not set"));
     let text = text.replace("${NOPE}", "");
-    let (config, _) = build(&text, &Flags::default()).unwrap();
+    let config = build(&text, &Flags::default()).unwrap();
     assert_eq!(config.pools[0].replicas[0].url, "http://10.0.0.9:80");
     assert!(config.effective().contains("# gw.toml:3, env HOST"));
     assert!(with_pool("[usage]\npath = \"${HOST\"\n").contains("without its \"}\""));
@@ -458,7 +452,7 @@ fn a_key_may_have_limits_of_its_own() {
         one.to_text(),
         two.to_text()
     );
-    let config = build(&text, &Flags::default()).unwrap().0;
+    let config = build(&text, &Flags::default()).unwrap();
     let tenant = &config.tenants[0];
     let limits =
         TenantLimits { tokens_per_second: Some(5), burst_tokens: None, in_flight_max: Some(2) };
@@ -470,33 +464,33 @@ fn a_key_may_have_limits_of_its_own() {
 }
 
 #[test]
-fn what_this_version_lacks_is_warned_about_or_refused() {
+fn tls_names_a_certificate_and_its_key() {
     let tls = "[server]\ntls = { cert = \"c\", key = \"k\", client_ca = \"a\" }\n";
-    let said = with_pool(tls);
-    assert!(
-        said.starts_with("gw.toml:5: tls in [server] is not in this version: refused"),
-        "{said}"
-    );
-    let (config, refusals) = build(&format!("{POOL}{tls}"), &Flags::default()).unwrap();
-    assert_eq!(refusals.len(), 1);
+    let config = build(&format!("{POOL}{tls}"), &Flags::default()).unwrap();
     assert_eq!(config.effective_json()["server"]["tls.client_ca"]["value"], "a");
+    let files = TlsFiles { cert: "c".into(), key: "k".into(), client_ca: Some("a".into()) };
+    assert_eq!(config.server.tls, Some(files));
+    assert_eq!(full().server.tls, None);
     assert!(with_pool("[server]\ntls = { cert = \"c\" }\n").contains("tls in [server] needs key"));
+}
 
+#[test]
+fn what_this_version_lacks_is_warned_about() {
     let warnings = full().warnings.join("\n");
-    let absent = "h2c role sse_keepalive_ms";
+    let absent = "h2c role";
     for key in absent.split_whitespace() {
         assert!(warnings.contains(&format!(": {key} in [")), "{key}: {warnings}");
     }
     // A default that is spelled out is no wish.
     let plain = format!("{POOL}adapters = \"auto\"\nrole = \"both\"\n[server]\nh2c = false\n");
-    assert_eq!(build(&plain, &Flags::default()).unwrap().0.warnings.len(), 0);
+    assert_eq!(build(&plain, &Flags::default()).unwrap().warnings.len(), 0);
 }
 
 #[test]
 fn risky_choices_are_said() {
     let text =
         format!("{POOL}[server]\nadmin = \"0.0.0.0:9090\"\n[[tenant]]\nid = \"t\"\nkeys = []\n");
-    let warnings = build(&text, &Flags::default()).unwrap().0.warnings.join("\n");
+    let warnings = build(&text, &Flags::default()).unwrap().warnings.join("\n");
     assert!(warnings.contains("not on loopback") && warnings.contains("\"t\" has no keys"));
 }
 
@@ -528,7 +522,7 @@ fn flags_win_over_the_file_and_say_so() {
         cores: Some("0-1,3".to_owned()),
     };
     for text in ["", POOL] {
-        let (config, _) = build(text, &flags).unwrap();
+        let config = build(text, &flags).unwrap();
         assert_eq!(config.pools[0].replicas[1].id, "b:2");
         assert_eq!(config.server.listen[0].port(), 0);
         assert_eq!(config.server.admin, None);

@@ -59,12 +59,25 @@ pub struct Server {
     pub cores: Cores,
     /// Which kernel interface the cores use.
     pub driver: Driver,
+    /// The files of TLS; `None`: plain HTTP.
+    pub tls: Option<TlsFiles>,
     /// HTTP/2 by prior knowledge; not in this version.
     pub h2c: bool,
     /// Largest request body in bytes. Default 8 MiB.
     pub body_bytes_max: usize,
     /// What a client's half-close means.
     pub half_close: HalfClose,
+}
+
+/// `server.tls`: PEM files, each read at the start and at every reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate, and what is between it and its root.
+    pub cert: String,
+    /// Its private key.
+    pub key: String,
+    /// The roots of clients' certificates; `None`: clients need none.
+    pub client_ca: Option<String>,
 }
 
 /// `server.cores`.

@@ -12,6 +12,7 @@ use super::core::Core;
 use super::exchange::{self, Attempt, Exchange, broken};
 use super::frames::{Incoming, Outgoing};
 use super::plan::Plan;
+use super::relay;
 use super::reply::Failure;
 use super::ticket::Ticket;
 use crate::admin::Stage;
@@ -183,10 +184,15 @@ pub(super) async fn send(
     mut answer: Answer,
 ) -> Result<Next, Failure> {
     if ticket.head_sent {
-        // A role went out as a stream's event; this replica answered something else.
-        let failure = Failure::Upstream("a replica did not answer with a stream".to_owned());
-        return super::relay::fail_in_band(core, client, ticket, failure).await;
+        // A stream was begun with a role or a comment; this replica answered something else.
+        let Some(event) = error_event(&exchange.head, &answer) else {
+            let failure = Failure::Upstream("a replica did not answer with a stream".to_owned());
+            return relay::fail_in_band(core, client, ticket, failure).await;
+        };
+        let outcome = outcome_of(exchange.head.status);
+        return relay::end_in_band(core, client, ticket, (&event, outcome)).await;
     }
+    client.comments = None;
     let Exchange { stream, mut inbox, head, replica, entry } = exchange;
     if answer.whole {
         let came_ns = clock::now_ns();
@@ -213,6 +219,18 @@ pub(super) async fn send(
         return Ok(if ticket.closes() { Next::Close } else { Next::KeepAlive });
     }
     pass_on(core, client, plan, ticket, head, &mut answer, (stream, inbox)).await
+}
+
+/// An engine's refusal as a stream's event, in its own words.
+fn error_event(head: &ResponseHead, answer: &Answer) -> Option<Vec<u8>> {
+    let refused = head.status >= 400 && answer.whole;
+    read_answer(&answer.payload).error.filter(|_| refused)?;
+    let mut event = b"data: ".to_vec();
+    // A line end in JSON is space between its tokens; in an event it would be an end.
+    let space = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
+    event.extend(answer.payload.iter().map(space));
+    event.extend_from_slice(b"\n\n");
+    Some(event)
 }
 
 fn outcome_of(status: u16) -> Outcome {
@@ -277,7 +295,7 @@ async fn pass_on(
             Ok(false) if matches!(answer.incoming, Incoming::UntilClose) => answer.closed(),
             _ => {
                 ticket.ended(Outcome::Truncated);
-                return Ok(Next::Close);
+                return Ok(Next::Incomplete);
             }
         }
     }

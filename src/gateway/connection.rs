@@ -10,13 +10,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::buffer::Buffer;
+use super::comments::Comments;
 use super::core::Core;
 use super::reply::Failure;
 use super::request;
 use super::sweep::Deadline;
 use crate::admin::Stage;
 use crate::http1::{HeadError, HeadScanner, RequestHead, parse_request};
-use crate::net::{SEND_SLICES_MAX, Stream, fill_slices};
+use crate::net::{HandshakeError, Identity, SEND_SLICES_MAX, Stream, Wire, fill_slices};
 use crate::runtime::clock;
 
 /// Bytes of later requests that are kept while one is served; beyond it the client is no longer
@@ -40,13 +41,15 @@ pub(super) enum Next {
     KeepAlive,
     /// An answer was sent; nothing follows it.
     Close,
+    /// A part of an answer was sent, and nothing may say that it was all.
+    Incomplete,
     /// The client is gone, or must see a cut: end at once.
     Cut,
 }
 
 /// A client: its socket, what it has sent, and the time limit of the phase that it is in.
 pub(super) struct Client {
-    pub stream: Stream,
+    pub stream: Wire,
     pub inbox: Buffer,
     pub deadline: Deadline,
     /// Bytes of the request under way at the start of the inbox; kept until its commit point,
@@ -54,6 +57,8 @@ pub(super) struct Client {
     pub request_bytes: usize,
     /// The body of that request was taken out of the inbox.
     pub body_taken: bool,
+    /// What it hears while its stream is silent, if it is to hear anything.
+    pub comments: Option<Box<Comments>>,
     /// Bytes that its socket has taken, over all answers.
     pub sent_bytes: u64,
     /// The client's direction has ended and that counts as leaving.
@@ -65,13 +70,14 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(core: &Core, stream: Stream) -> Client {
+    pub(super) fn new(core: &Core, stream: Wire) -> Client {
         Client {
             stream,
             inbox: Buffer::default(),
             deadline: core.sweep.deadline(),
             request_bytes: 0,
             body_taken: false,
+            comments: None,
             sent_bytes: 0,
             gone: false,
             gone_ns: None,
@@ -79,8 +85,23 @@ impl Client {
         }
     }
 
-    /// Ready when the client has gone. Until then keeps what else it sends, within bounds.
+    /// Ready when the client has gone. Until then keeps what else it sends, within bounds, and
+    /// tells it that its stream is only silent.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>, core: &Core) -> Poll<()> {
+        if self.poll_left(cx, core).is_ready() {
+            return Poll::Ready(());
+        }
+        let Some(comments) = &mut self.comments else { return Poll::Pending };
+        let (stream, sent_bytes) = (&mut self.stream, &mut self.sent_bytes);
+        if core.sweep.ended() || comments.poll(cx, stream, sent_bytes).is_ok() {
+            return Poll::Pending;
+        }
+        self.left();
+        Poll::Ready(())
+    }
+
+    /// As [`poll_gone`](Self::poll_gone), without a word to the client.
+    fn poll_left(&mut self, cx: &mut Context<'_>, core: &Core) -> Poll<()> {
         while !self.gone {
             let bytes_max = self.request_bytes.saturating_add(PIPELINED_BYTES_MAX);
             if self.half_closed || self.inbox.len() >= bytes_max {
@@ -183,10 +204,20 @@ impl Client {
         let total: usize = pieces().map(<[u8]>::len).sum();
         let (mut sent, mut blocked) = (0, false);
         let all_sent = poll_fn(|cx| {
-            while sent < total {
-                let mut slices = [IoSlice::new(&[]); SEND_SLICES_MAX];
-                let slices = fill_slices(&mut slices, pieces(), sent);
-                match self.stream.poll_send_vectored(cx, slices) {
+            loop {
+                let stream = &mut self.stream;
+                let taken = match self.comments.as_deref_mut().filter(|it| it.owes()) {
+                    Some(comments) => {
+                        comments.poll_send(cx, stream, &mut self.sent_bytes).map_ok(|()| 0)
+                    }
+                    None if sent >= total => return Poll::Ready(true),
+                    None => {
+                        let mut slices = [IoSlice::new(&[]); SEND_SLICES_MAX];
+                        let slices = fill_slices(&mut slices, pieces(), sent);
+                        stream.poll_send_vectored(cx, slices)
+                    }
+                };
+                match taken {
                     Poll::Ready(Ok(n)) => {
                         sent = sent.saturating_add(n);
                         self.sent_bytes = self.sent_bytes.saturating_add(n as u64);
@@ -198,13 +229,12 @@ impl Client {
                             blocked = true;
                             self.deadline.set(WRITE_STALL_MS);
                         }
-                        let over = self.poll_gone(cx, core).is_ready()
+                        let over = self.poll_left(cx, core).is_ready()
                             || self.deadline.poll(cx).is_ready();
                         return if over { Poll::Ready(false) } else { Poll::Pending };
                     }
                 }
             }
-            Poll::Ready(true)
         })
         .await;
         if all_sent {
@@ -226,6 +256,14 @@ enum HeadRead {
 
 /// Serves a connection to its end.
 pub(super) async fn serve(core: Rc<Core>, stream: Stream) {
+    let stream = match core.identity() {
+        None => Wire::Plain(stream),
+        // In a box: what only TLS needs takes no room in a plain connection's task.
+        Some(identity) => match Box::pin(greet(&core, &identity, stream)).await {
+            Some(wire) => wire,
+            None => return,
+        },
+    };
     let mut client = Client::new(&core, stream);
     loop {
         let next = match read_head(&core, &mut client).await {
@@ -234,14 +272,54 @@ pub(super) async fn serve(core: Rc<Core>, stream: Stream) {
                 request::refuse(&core, &mut client, Failure::Head(error)).await
             }
             HeadRead::Late => request::refuse(&core, &mut client, Failure::HeadIncomplete).await,
-            HeadRead::Closed => Next::Cut,
+            HeadRead::Closed => {
+                client.stream.close_notify();
+                Next::Cut
+            }
         };
         match next {
             Next::KeepAlive => {}
-            Next::Close => return linger(&core, &mut client).await,
+            Next::Close => {
+                client.stream.close_notify();
+                return linger(&core, &mut client).await;
+            }
+            Next::Incomplete => return linger(&core, &mut client).await,
             Next::Cut => return,
         }
     }
+}
+
+/// Begins TLS within the time that a head has. `None`: the client was left, after an answer in
+/// plain HTTP if that is what it spoke.
+async fn greet(core: &Rc<Core>, identity: &Identity, stream: Stream) -> Option<Wire> {
+    let mut wire = Wire::Tls(Box::new(identity.accept(stream).ok()?));
+    let limit_ms = core.published().timeouts.client_head_ms;
+    let (deadline, mut waited_ms) = (core.sweep.deadline(), 0);
+    let plain_http = loop {
+        // Looked at once a second, so that a drain does not wait for it.
+        let left_ms = limit_ms.saturating_sub(waited_ms);
+        let step_ms = if limit_ms == 0 { IDLE_LOOK_MS } else { IDLE_LOOK_MS.min(left_ms) };
+        deadline.set(step_ms);
+        let shaken = poll_fn(|cx| match wire.poll_handshake(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => deadline.poll(cx).map(|()| None),
+        });
+        match shaken.await {
+            Some(Ok(())) => return Some(wire),
+            Some(Err(error)) => break matches!(error, HandshakeError::PlainHttp),
+            None => waited_ms = waited_ms.saturating_add(step_ms),
+        }
+        if core.draining() || (limit_ms != 0 && waited_ms >= limit_ms) {
+            break false;
+        }
+    };
+    core.metrics.refused_handshakes.inc();
+    if plain_http {
+        let mut client = Client::new(core, wire.into_plain());
+        request::refuse(core, &mut client, Failure::PlainHttp).await;
+        linger(core, &mut client).await;
+    }
+    None
 }
 
 async fn read_head(core: &Core, client: &mut Client) -> HeadRead {

@@ -23,7 +23,7 @@ use super::shared::{Published, Shared};
 use super::sweep::{SWEEP_MS, Sweep};
 use super::waiting::Queues;
 use crate::admin::{PoolIndex, Shard};
-use crate::net::{self, Bell, Listener};
+use crate::net::{self, Bell, Identity, Listener};
 use crate::prompt::segments::SegmentCache;
 use crate::runtime::clock;
 use crate::runtime::snapshot::{Held, Reader};
@@ -48,6 +48,8 @@ pub(super) struct Core {
     pub index: usize,
     pub shared: Arc<Shared>,
     published: RefCell<Reader<Published>>,
+    /// What TLS clients are shown, if clients speak TLS.
+    identity: Option<RefCell<Reader<Identity>>>,
     pub sweep: Rc<Sweep>,
     pub buffers: BufferPool,
     /// Parts of prompts whose tokens this core knows.
@@ -80,6 +82,7 @@ impl Core {
         let core = Core {
             index,
             published: RefCell::new(Reader::new(Arc::clone(&shared.published))),
+            identity: shared.identity.clone().map(|it| RefCell::new(Reader::new(it))),
             sweep: Rc::new(Sweep::default()),
             buffers: BufferPool::default(),
             segments: RefCell::new(SegmentCache::new(SEGMENT_BYTES_MAX)),
@@ -104,6 +107,11 @@ impl Core {
     /// Configuration and fleet as last published.
     pub(super) fn published(&self) -> Held<Published> {
         self.published.borrow_mut().get()
+    }
+
+    /// What a new client's TLS begins with; `None`: clients speak without.
+    pub(super) fn identity(&self) -> Option<Held<Identity>> {
+        self.identity.as_ref().map(|identity| identity.borrow_mut().get())
     }
 
     pub(super) fn draining(&self) -> bool {

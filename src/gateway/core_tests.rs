@@ -39,6 +39,7 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
         loader,
         decisions: vec![Default::default()],
         published: Arc::new(Snapshot::new(Published::new(config, fleet, None))),
+        identity: None,
         driver: Driver::Epoll,
         shards: (0..cores).map(|_| Arc::default()).collect(),
         usage,
@@ -161,7 +162,7 @@ fn a_client_that_reads_nothing_has_gone() {
     net::run(Driver::Epoll, async move {
         let core = Core::new(0, shared).expect("core");
         let stream = Stream::from_std(socket).expect("stream");
-        let mut client = connection::Client::new(&core, stream);
+        let mut client = connection::Client::new(&core, net::Wire::Plain(stream));
         let of_sweep = Rc::clone(&core);
         net::spawn(async move {
             for second in 1.. {

@@ -110,9 +110,12 @@ pub(super) async fn begin(
     ticket.answered(&head, filled);
     inbox.consume(head.head_bytes as usize);
     if head.status == 200 && events && plan.stream {
-        let told = (&head, ticket.head_sent, limit);
+        let told = (&head, ticket.passed_on, limit);
         let frames = first_event(core, client, plan, told, (stream, inbox)).await?;
         return Ok((head, Begun::Stream(frames)));
+    }
+    if let Some(comments) = &mut client.comments {
+        comments.hush();
     }
     let elsewhere = || another(core, plan, ticket);
     let answer =

@@ -147,6 +147,11 @@ impl Frames {
         self.skip_roles = true;
     }
 
+    /// What was sent so far ends inside of an event.
+    pub(super) fn within_event(&self) -> bool {
+        self.oversize
+    }
+
     /// The engine's framing has ended cleanly: its connection can be used again.
     pub(super) fn framing_ended(&self) -> bool {
         self.framing_ended
@@ -274,7 +279,6 @@ impl Frames {
         let mut pass = true;
         if self.oversize {
             self.oversize = false;
-            self.seen.content_events += 1;
         } else {
             let whole: &[u8] = match self.open.as_slice() {
                 [one] => buf.get(one.start..one.end).unwrap_or_default(),
@@ -341,6 +345,8 @@ impl Frames {
             && self.end.is_none()
             && !self.open.is_empty();
         if oversize {
+            // Counted with its first part: nothing can be asked elsewhere after that.
+            self.seen.content_events += u64::from(!self.oversize);
             self.oversize = true;
             self.parts.append(&mut self.open);
         }

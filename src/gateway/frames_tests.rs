@@ -237,3 +237,15 @@ fn a_huge_event_goes_out_in_parts_and_little_is_held() {
         assert!(out.held_max <= HOLD_BYTES_MAX + 4_096, "{framing:?} held {}", out.held_max);
     }
 }
+
+#[test]
+fn a_part_of_an_event_is_content_that_was_passed_on() {
+    let huge = delta(&"x".repeat(2 * HOLD_BYTES_MAX));
+    let mut rng = fastrand::Rng::with_seed(1);
+    let (incoming, mut bytes) = framed(&[ROLE.to_owned(), huge], Framing::Bytes, &mut rng);
+    bytes.truncate(bytes.len() - 100);
+    let out = run((incoming, bytes), Outgoing::Chunked, || 4_096);
+    assert_eq!(out.frames.seen.content_events, 1, "a repetition would tear the event");
+    assert!(out.frames.within_event());
+    assert!(matches!(out.frames.end, Some(End::Truncated(_))));
+}

@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::core;
 use super::decisions::Decisions;
 use super::explain;
+use super::identity;
 use super::models::Loaded;
 use super::reload::{self, Reloaded, Reloader, Reloads, Reopen};
 use super::shared::{Published, Shared};
@@ -55,6 +56,8 @@ pub struct Gateway {
     pub addrs: Vec<SocketAddr>,
     /// Where metrics and status are, if anywhere.
     pub admin: Option<SocketAddr>,
+    /// Clients speak TLS.
+    pub tls: bool,
     /// Number of cores.
     pub cores: usize,
     /// What they run on.
@@ -100,11 +103,13 @@ impl Gateway {
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(no_thread)?;
         let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
+        let identity = identity::load(&config).map_err(|error| error.to_string())?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let (loader, wants) = adapters::channel();
         let shared = Arc::new(Shared {
             published: Arc::new(Snapshot::new(published)),
+            identity: identity.map(|identity| Arc::new(Snapshot::new(identity))),
             driver,
             decisions: cpus.iter().map(|_| Decisions::default()).collect(),
             shards: cpus.iter().map(|_| Arc::new(Shard::default())).collect(),
@@ -137,6 +142,7 @@ impl Gateway {
         Ok(Gateway {
             addrs,
             admin,
+            tls: config.server.tls.is_some(),
             cores,
             driver,
             flags,

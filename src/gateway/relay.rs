@@ -25,7 +25,8 @@ use crate::usage::Outcome;
 /// Reads of one stream in one turn of the core.
 const READS_A_TURN: u32 = 8;
 
-/// Relays an answer to its end, from another replica again while no content has been passed on.
+/// Relays what was opened to its end, from another replica again while no content has been passed
+/// on.
 ///
 /// # Errors
 /// Before the first byte has reached the client, or when the client has gone.
@@ -33,10 +34,18 @@ pub(super) async fn run(
     core: &Rc<Core>,
     client: &mut Client,
     plan: &Plan<'_>,
-    (mut exchange, mut begun): (Exchange, Begun),
+    mut opened: Result<(Exchange, Begun), Failure>,
     ticket: &mut Ticket<'_>,
 ) -> Result<Next, Failure> {
     loop {
+        let (exchange, begun) = match opened {
+            Ok(opened) => opened,
+            // Comments, or a role, have gone out.
+            Err(failure) if ticket.head_sent => {
+                return fail_in_band(core, client, ticket, failure).await;
+            }
+            Err(failure) => return Err(failure),
+        };
         let why = match begun {
             Begun::Answer(answer) => {
                 return answer::send(core, client, plan, ticket, exchange, answer).await;
@@ -48,10 +57,7 @@ pub(super) async fn run(
                 }
             }
         };
-        (exchange, begun) = match upstream::open_again(core, client, plan, ticket, why).await {
-            Ok(begun) => begun,
-            Err(failure) => return fail_in_band(core, client, ticket, failure).await,
-        };
+        opened = upstream::open_again(core, client, plan, ticket, why).await;
     }
 }
 
@@ -87,8 +93,11 @@ async fn stream(
             ticket.saw(&frames.seen, clock::now_ns());
             return Err(gone);
         }
-        ticket.head_sent = true;
+        ticket.head_went();
         head.clear();
+        if let Some(comments) = &mut client.comments {
+            comments.spoke(frames.within_event());
+        }
         ticket.relayed(&frames.seen, came_ns);
         if frames.seen.content_events > 0 && client.request_bytes > 0 {
             client.forget_request(core);
@@ -181,21 +190,31 @@ pub(super) async fn fail_in_band(
     if matches!(failure, Failure::ClientGone) {
         return Err(failure);
     }
-    let event = failure.event();
-    let mut out = Vec::with_capacity(event.len() + 16);
-    if ticket.chunked() {
-        write::chunk(&mut out, &event);
-    } else {
-        out.extend_from_slice(&event);
-    }
     let outcome = match failure {
         Failure::Deadline(_) => Outcome::Deadline,
         _ if ticket.content_sent() => Outcome::Truncated,
-        _ => Outcome::UpstreamError,
+        _ if ticket.passed_on => Outcome::UpstreamError,
+        _ => failure.outcome(),
     };
+    end_in_band(core, client, ticket, (&failure.event(), outcome)).await
+}
+
+/// The same, with the event as it is to be sent, and the outcome for the books.
+pub(super) async fn end_in_band(
+    core: &Rc<Core>,
+    client: &mut Client,
+    ticket: &mut Ticket<'_>,
+    (event, outcome): (&[u8], Outcome),
+) -> Result<Next, Failure> {
+    let mut out = Vec::with_capacity(event.len() + 16);
+    if ticket.chunked() {
+        write::chunk(&mut out, event);
+    } else {
+        out.extend_from_slice(event);
+    }
     ticket.ended(outcome);
     match client.send(core, &out).await {
-        Ok(()) => Ok(Next::Close),
+        Ok(()) => Ok(Next::Incomplete),
         Err(_) => Ok(Next::Cut),
     }
 }
@@ -221,7 +240,7 @@ async fn ended(
         // clean end) would make the answer look complete.
         Some(End::EngineError { .. }) => {
             ticket.ended(Outcome::UpstreamError);
-            Relayed::Done(Next::Close)
+            Relayed::Done(Next::Incomplete)
         }
         Some(end) => {
             let reason = match end {
@@ -254,7 +273,8 @@ fn give_back(core: &Core, exchange: Exchange, frames: Frames) {
     }
 }
 
-fn write_head(out: &mut Vec<u8>, plan: &Plan<'_>, ticket: &Ticket<'_>) {
+/// The head of a stream.
+pub(super) fn write_head(out: &mut Vec<u8>, plan: &Plan<'_>, ticket: &Ticket<'_>) {
     out.reserve(512);
     let mut head = Head::new(out, 200, ticket);
     head.field("content-type", b"text/event-stream; charset=utf-8");

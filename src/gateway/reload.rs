@@ -3,7 +3,8 @@
 //! Runs on the control thread, one reload at a time. The file is read and checked whole, tokenizers
 //! that are new are loaded, and then everything is published at once; a file with a mistake changes
 //! nothing. A request keeps the configuration that it began with. Pools, replicas and tenants that
-//! stay under their name keep ledgers, connections, caches and what they have spent.
+//! stay under their name keep ledgers, connections, caches and what they have spent. Certificates
+//! are read anew for connections to come; open ones keep theirs.
 //!
 //! What was set up before the first request cannot change under it: listeners, cores, the usage
 //! log, the stores. Such keys keep their old value until the next start, and that is said.
@@ -12,9 +13,11 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::identity;
 use super::models::Loaded;
 use super::shared::Shared;
 use crate::config::{Config, ConfigErrors};
+use crate::net::Identity;
 use crate::replicas::registry::{Handle, Models};
 
 /// Reads the configuration again.
@@ -98,23 +101,28 @@ async fn reload(
     let Ok((read, loaded)) = read.await else {
         return (Err("reading it has panicked".to_owned()), Loaded::default());
     };
-    let (config, waiting, models) = match read {
+    let (config, waiting, models, identity) = match read {
         Ok(read) => read,
         Err(why) => return (Err(why), loaded),
     };
     config.warnings.iter().for_each(|warning| shared.log.warn(warning));
     let reconfigured = registry.reconfigure(Arc::new(config), models).await;
     let ended = |_| "the registry has ended".to_owned();
+    if let (Ok(()), Some(cell), Some(new)) = (&reconfigured, &shared.identity, identity) {
+        cell.publish(new);
+    }
     (reconfigured.map(|()| waiting).map_err(ended), loaded)
 }
 
-type Read = (Config, Vec<&'static str>, Models);
+type Read = (Config, Vec<&'static str>, Models, Option<Identity>);
 
 fn read(shared: &Shared, reopen: &Reopen, loaded: &mut Loaded) -> Result<Read, String> {
     let mut config = reopen().map_err(|errors| errors.to_string())?;
     let waiting = keep_what_is_fixed(&mut config, &shared.published.load().config);
+    // Read again also when no name has changed: certificates are renewed in place.
+    let identity = identity::load(&config).map_err(|error| error.to_string())?;
     let models = loaded.load(&config, &shared.log)?;
-    Ok((config, waiting, models))
+    Ok((config, waiting, models, identity))
 }
 
 /// Gives what is fixed at the start its old value; the keys that would have changed.
@@ -124,6 +132,9 @@ fn keep_what_is_fixed(new: &mut Config, old: &Config) -> Vec<&'static str> {
     keep("listen in [server]", &mut server.listen, &before.listen, &mut waiting);
     keep("admin in [server]", &mut server.admin, &before.admin, &mut waiting);
     keep("cores in [server]", &mut server.cores, &before.cores, &mut waiting);
+    if server.tls.is_some() != before.tls.is_some() {
+        keep("tls in [server]", &mut server.tls, &before.tls, &mut waiting);
+    }
     keep("driver in [server]", &mut server.driver, &before.driver, &mut waiting);
     keep("[usage]", &mut new.usage, &old.usage, &mut waiting);
     keep("share in [routing]", &mut new.share, &old.share, &mut waiting);

@@ -21,6 +21,8 @@ pub(super) enum Failure {
     Head(HeadError),
     /// The head did not arrive in time.
     HeadIncomplete,
+    /// A client of a TLS listener speaks without it.
+    PlainHttp,
     /// The body's framing is broken; its reason.
     BodyFraming(&'static str),
     /// The body is longer than the limit in bytes.
@@ -90,6 +92,8 @@ pub(super) enum Failure {
     /// The client has gone: nothing is sent.
     ClientGone,
 }
+
+const PLAIN_BODIES: &str = "A request body must not be compressed.";
 
 /// Who is limited by a store that cannot be asked is told this.
 const NO_STORE: &str = "Budgets cannot be checked now; try again.";
@@ -202,12 +206,11 @@ impl Failure {
             }
             Failure::Head(error) => said(head_status(*error), "bad_request", error.reason()),
             Failure::HeadIncomplete => said(408, "bad_request", "The request did not arrive."),
+            Failure::PlainHttp => said(400, "bad_request", "This port speaks TLS: use https://."),
             Failure::BodyFraming(reason) => said(400, "bad_request", *reason),
             Failure::BodyTooLarge(max) => body_too_large(*max),
             Failure::BodyIncomplete => said(408, "bad_request", "The body did not arrive."),
-            Failure::ContentCoding => {
-                said(415, "bad_request", "A request body must not be compressed.")
-            }
+            Failure::ContentCoding => said(415, "bad_request", PLAIN_BODIES),
             Failure::NotFound => said(404, "not_found", "Unknown path."),
             Failure::MethodNotAllowed(allow) => {
                 said(405, "method_not_allowed", format!("This path is served for {allow} only."))
@@ -309,6 +312,7 @@ impl Failure {
             // What could not be read may have a body that cannot be found.
             Failure::Head(_)
             | Failure::HeadIncomplete
+            | Failure::PlainHttp
             | Failure::BodyFraming(_)
             | Failure::BodyTooLarge(_)
             | Failure::BodyIncomplete

@@ -37,6 +37,7 @@ pub(super) async fn serve_request(
         Ok(next) => next,
         Err(failure) => fail(core, client, &mut ticket, failure).await,
     };
+    client.comments = None;
     ticket.sent_bytes = client.sent_bytes.saturating_sub(sent_before);
     // What it held is free.
     core.queues.released(core.sweep.now_ms());
@@ -98,8 +99,8 @@ async fn stages(
     }
     let what = (endpoint, &call, policy, tenant);
     let plan = Plan::new(client, head, what, edits, body, served, published)?;
-    let exchange = upstream::open(core, client, &plan, ticket).await?;
-    relay::run(core, client, &plan, exchange, ticket).await
+    let opened = upstream::open(core, client, &plan, ticket).await;
+    relay::run(core, client, &plan, opened, ticket).await
 }
 
 fn plain_body(client: &Client, head: &RequestHead) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use super::learned::Learned;
 use super::side::Side;
 use crate::admin::{Flags, Reloads, Shard};
 use crate::config::{Config, HalfClose, QuotaStore, Retry, Timeouts};
-use crate::net::Driver;
+use crate::net::{Driver, Identity};
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::Fleet;
 use crate::replicas::adapters::Loader;
@@ -144,6 +144,8 @@ impl Published {
 pub(super) struct Shared {
     /// Configuration and fleet.
     pub published: Arc<Snapshot<Published>>,
+    /// What TLS clients are shown, if clients speak TLS.
+    pub identity: Option<Arc<Snapshot<Identity>>>,
     /// The driver that the cores run on.
     pub driver: Driver,
     /// One metric shard a core.

@@ -39,6 +39,8 @@ pub(super) struct Ticket<'t> {
     pub erred: Vec<Arc<Replica>>,
     /// A byte of the answer was sent: what fails now fails in band.
     pub head_sent: bool,
+    /// An event of the engine's was passed on.
+    pub passed_on: bool,
     /// What the caller may spend, and what this request holds of it.
     pub spending: Spending,
     /// What its tenant's share of the pool was charged.
@@ -111,6 +113,7 @@ impl<'t> Ticket<'t> {
             tried: Vec::new(),
             erred: Vec::new(),
             head_sent: false,
+            passed_on: false,
             spending: Spending::default(),
             id: asked.unwrap_or_else(|| new_id(core)),
             context: Context::of(traces, context, || core.random(), now),
@@ -281,7 +284,15 @@ impl<'t> Ticket<'t> {
         self.answer_type.clear();
         self.answer_type.extend_from_slice(head.content_type.map_or(b"", |s| s.of(bytes)));
         self.retry_after = head.retry_after.map(|s| s.of(bytes).to_vec());
-        self.status = head.status;
+        if !self.head_sent {
+            self.status = head.status;
+        }
+    }
+
+    /// The head of a stream is on its way to the client.
+    pub(super) fn head_went(&mut self) {
+        self.head_sent = true;
+        self.status = 200;
     }
 
     /// What is left of a limit in ms on the replica's silence; 0 = none. Comments and roles do not
@@ -324,6 +335,7 @@ impl<'t> Ticket<'t> {
             }
             self.quiet_since_ms = self.core.sweep.now_ms();
         }
+        self.passed_on |= seen.events > 0;
         self.seen = *seen;
         if seen.usage.is_some() {
             self.usage = seen.usage;

@@ -13,12 +13,15 @@ use std::task::Poll;
 
 use super::adapters;
 use super::buffer::Buffer;
+use super::comments::Comments;
 use super::connection::Client;
 use super::core::Core;
 use super::exchange::{self, Attempt, Begun, Exchange, FIRST_TOKEN};
+use super::frames::Outgoing;
 use super::permit;
 use super::pick::{self, Chosen};
 use super::plan::Plan;
+use super::relay;
 use super::reply::Failure;
 use super::ticket::{CALLERS_LIMIT, Ticket};
 use crate::admin::RETRY_REASONS;
@@ -91,7 +94,12 @@ async fn attempts(
             count_retry(core, why.reason());
         }
         ticket.attempt(lane, routed);
-        match attempt(core, client, plan, ticket, lane).await {
+        comment(core, client, plan, ticket);
+        let begun = attempt(core, client, plan, ticket, lane).await;
+        if client.comments.as_ref().is_some_and(|comments| comments.begun()) {
+            ticket.head_went();
+        }
+        match begun {
             Ok(begun) => {
                 for replica in std::mem::take(&mut ticket.erred) {
                     let reason = "it failed what another replica served";
@@ -105,6 +113,19 @@ async fn attempts(
             }
         }
     }
+}
+
+/// From here on a silence is commented, if that is asked for. Not while the request waits for
+/// room: a refusal is worth more with its own status.
+fn comment(core: &Core, client: &mut Client, plan: &Plan<'_>, ticket: &Ticket<'_>) {
+    let every_ms = plan.published.timeouts.sse_keepalive_ms;
+    if every_ms == 0 || !plan.stream {
+        return;
+    }
+    let chunked = plan.outgoing == Outgoing::Chunked;
+    let new = || Box::new(Comments::new(core.sweep.deadline(), every_ms, chunked));
+    let comments = client.comments.get_or_insert_with(new);
+    comments.may_come(ticket.head_sent, |out| relay::write_head(out, plan, ticket));
 }
 
 fn count_retry(core: &Core, reason: &'static str) {

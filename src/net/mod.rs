@@ -19,12 +19,16 @@ mod listener;
 mod ready;
 mod stream;
 mod sys;
+mod tls;
+mod wire;
 
 pub use bell::{Bell, Ringer};
 pub use driver::{Driver, DriverChoice, DriverError, ring_features, run};
 pub use listener::{BACKLOG, Listener, bind_reuseport};
 pub use stream::{SEND_SLICES_MAX, Stream, connect, fill_slices};
 pub use sys::SharedWords;
+pub use tls::{HandshakeError, Identity, IdentityError, TlsStream};
+pub use wire::Wire;
 
 /// Spawns a task on this core.
 pub fn spawn(task: impl Future<Output = ()> + 'static) {
