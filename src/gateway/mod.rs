@@ -5,6 +5,9 @@
 //! answer, `relay` and `answer` bring its answer to the client, `ticket` closes the books, `reply`
 //! writes every answer of our own. What would hold the core goes `beside` it, to the threads of
 //! `side`. `decisions` keeps what was chosen, and `explain` says why.
+//!
+//! `process` starts all of it: `entry` and `doors` have the sockets, `supervise` the cores, `drain`
+//! and `handover` are the two ways in which it ends, `watchdog` sees who stalls.
 
 #![cfg_attr(
     not(test),
@@ -19,10 +22,14 @@ mod buffer;
 mod connection;
 mod core;
 mod decisions;
+mod doors;
+mod drain;
+mod entry;
 mod exchange;
 mod explain;
 mod frames;
 mod gate;
+mod handover;
 mod idle;
 mod ids;
 mod learned;
@@ -49,6 +56,7 @@ mod tokenize;
 mod upstream;
 mod view;
 mod waiting;
+mod watchdog;
 
 pub use offline::explain_snapshot;
 pub use process::Gateway;

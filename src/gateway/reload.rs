@@ -16,6 +16,7 @@ use super::models::Loaded;
 use super::shared::Shared;
 use crate::config::{Config, ConfigErrors};
 use crate::replicas::registry::{Handle, Models};
+use crate::runtime::systemd;
 
 /// Reads the configuration again.
 pub type Reopen = Arc<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>;
@@ -57,6 +58,7 @@ pub(super) async fn serve(
     mut loaded: Loaded,
 ) {
     while let Some(answer) = reloads.0.recv().await {
+        systemd::notify_reloading();
         let came = match &reopen {
             Some(reopen) => {
                 let came = reload(&shared, &registry, Arc::clone(reopen), loaded).await;
@@ -78,6 +80,7 @@ pub(super) async fn serve(
                 shared.log.warn(&format!("the configuration was not reloaded: {why}"));
             }
         }
+        systemd::notify(systemd::READY);
         let _ = answer.send(came);
     }
 }
@@ -123,6 +126,7 @@ fn keep_what_is_fixed(new: &mut Config, old: &Config) -> Vec<&'static str> {
     let (server, before) = (&mut new.server, &old.server);
     keep("listen in [server]", &mut server.listen, &before.listen, &mut waiting);
     keep("admin in [server]", &mut server.admin, &before.admin, &mut waiting);
+    keep("handover in [server]", &mut server.handover, &before.handover, &mut waiting);
     keep("cores in [server]", &mut server.cores, &before.cores, &mut waiting);
     keep("driver in [server]", &mut server.driver, &before.driver, &mut waiting);
     keep("[usage]", &mut new.usage, &old.usage, &mut waiting);
