@@ -29,7 +29,8 @@
 //!   prompts that it remembers, and metric shard. It never waits for a lock, a disk, a name server
 //!   or another thread.
 //! * The control thread: the registry (sources of members, names, probes, scrapes, adapters), the
-//!   admin listener, reloads, the drain, what a collector is sent. It never touches a request.
+//!   admin listener, reloads, the drain, the hand-over to a new process, the watchdog of the cores,
+//!   what a collector is sent. It never touches a request.
 //! * The side threads: renders and encodings that would hold a core too long, by a bounded queue.
 //!   Tokenizers and templates themselves are read-only and shared by all.
 //! * The usage writer: the usage log. It never blocks a core: the ring is bounded, and a request

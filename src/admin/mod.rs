@@ -24,7 +24,7 @@ mod telemetry;
 mod tenants;
 
 pub use recent::Recent;
-pub use server::{Flags, Reloads, View, serve};
+pub use server::{Flags, Reloads, View, all_turn, serve};
 pub use shard::{
     GenAi, OPERATIONS, Phase, PoolCells, PoolIndex, RETRY_REASONS, SHED_REASONS, Shard, Stage,
 };

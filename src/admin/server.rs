@@ -1,7 +1,6 @@
 //! The listener itself: a handful of paths over hyper.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -12,7 +11,7 @@ use hyper::{Method, Request, Response, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::guard::{self, Refused};
 use super::recent::{EVERY_MS, Recent};
@@ -31,6 +30,11 @@ use crate::usage::UsageSink;
 /// Flags of the process that admin shows or sets.
 #[derive(Debug, Default)]
 pub struct Flags {
+    /// Nobody is accepted yet: the gateway before still serves, and what it serves with is unknown
+    /// here.
+    pub holding: AtomicBool,
+    /// When a successor took over, in ms since process start; 0: none has.
+    pub handed_over_ms: AtomicU64,
     /// A drain has begun: readiness is gone, answers close their connections.
     pub draining: AtomicBool,
     /// No new connection is accepted.
@@ -134,6 +138,13 @@ pub struct View {
 /// A core that has not swept for this long is stuck.
 const BEAT_MS_MAX: i64 = 2_000;
 
+/// Has every core swept lately? One that has ended in a drain is not waited for.
+#[must_use]
+pub fn all_turn(shards: &[Arc<Shard>], now_ms: u64) -> bool {
+    let now_ms = now_ms as i64;
+    shards.iter().all(|shard| now_ms.saturating_sub(shard.beat_ms.get()) < BEAT_MS_MAX)
+}
+
 impl View {
     /// May a load balancer send requests: not draining, and some replica takes work?
     #[must_use]
@@ -143,41 +154,56 @@ impl View {
     }
 
     fn is_live(&self) -> bool {
-        let now_ms = clock::now_ms() as i64;
-        self.shards.iter().all(|shard| now_ms.saturating_sub(shard.beat_ms.get()) < BEAT_MS_MAX)
+        all_turn(&self.shards, clock::now_ms())
     }
 }
 
-/// Serves the admin paths on `addr` until the task is dropped; `bound` gets the address.
+/// Serves the admin paths on `listener`, which does not block, until `gone` holds: then no new
+/// connection is accepted, and those that are open end with the answer that is under way.
 ///
 /// # Errors
-/// The address cannot be bound.
+/// The runtime cannot register the socket.
 pub async fn serve(
-    addr: SocketAddr,
+    listener: std::net::TcpListener,
     view: Arc<View>,
-    bound: impl FnOnce(SocketAddr),
+    mut gone: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
-    let listener = TcpListener::bind(addr).await?;
-    bound(listener.local_addr()?);
+    let listener = TcpListener::from_std(listener)?;
     tokio::task::spawn_local(sample(Arc::downgrade(&view)));
     loop {
-        let Ok((socket, _)) = listener.accept().await else {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = is_gone(&mut gone) => return Ok(()),
+        };
+        let Ok((socket, _)) = accepted else {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         };
-        let view = Arc::clone(&view);
+        let (view, mut gone) = (Arc::clone(&view), gone.clone());
         tokio::task::spawn_local(async move {
             let service = service_fn(move |request| {
                 let view = Arc::clone(&view);
                 async move { Ok::<_, Infallible>(answer(&view, request).await) }
             });
-            // An admin client that breaks its connection is no concern of ours.
-            let _ = hyper::server::conn::http1::Builder::new()
+            let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(std::time::Duration::from_secs(10))
-                .serve_connection(TokioIo::new(socket), service)
-                .await;
+                .serve_connection(TokioIo::new(socket), service);
+            let mut connection = std::pin::pin!(connection);
+            // An admin client that breaks its connection is no concern of ours.
+            tokio::select! {
+                _ = connection.as_mut() => return,
+                () = is_gone(&mut gone) => connection.as_mut().graceful_shutdown(),
+            }
+            let _ = connection.await;
         });
+    }
+}
+
+/// Waits until it holds; for ever, if nobody can say so any more.
+async fn is_gone(gone: &mut watch::Receiver<bool>) {
+    if gone.wait_for(|gone| *gone).await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -1,12 +1,13 @@
 //! `expedite serve`: the gateway.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, Flags};
 use crate::gateway::{Gateway, Reopen};
+use crate::runtime::systemd;
 
 /// Run the gateway
 #[derive(clap::Args, Debug)]
@@ -47,6 +48,7 @@ pub(super) fn run(args: Args) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let mut successor = Successor::new(config.server.handover.is_some());
     let reopen: Option<Reopen> = config_path.map(|path| {
         let reopen = move || Config::open(Some(&path), &flags);
         Arc::new(reopen) as Reopen
@@ -62,8 +64,10 @@ pub(super) fn run(args: Args) -> ExitCode {
     let (cores, driver) = (gateway.cores, gateway.driver.name());
     let plural = if cores == 1 { "core" } else { "cores" };
     let scheme = if gateway.tls { "https" } else { "http" };
-    println!("expedite: listening on {scheme}://{addr} ({cores} {plural}, {driver})");
-    wait(&gateway);
+    wait(&gateway, &mut successor, || {
+        println!("expedite: listening on {scheme}://{addr} ({cores} {plural}, {driver})");
+        systemd::notify(systemd::READY);
+    });
     gateway.stop();
     ExitCode::SUCCESS
 }
@@ -75,17 +79,27 @@ fn told(payload: &dyn std::any::Any) -> &'static str {
 }
 
 /// Waits for the end: SIGTERM or Ctrl-C drains, a second one ends at once; `POST /drain` likewise.
-/// SIGHUP reloads, and opens the logs anew.
-fn wait(gateway: &Gateway) {
+/// SIGHUP reloads, and opens the logs anew. SIGUSR2 starts the program that is installed now, which
+/// takes over. Whoever has been told by `ready` that it serves may send any of them.
+fn wait(gateway: &Gateway, successor: &mut Successor, ready: impl FnOnce()) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else {
+        ready();
         while !gateway.wait(Duration::from_secs(1)) {}
         return;
     };
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
-        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
-        let [Ok(mut term), Ok(mut int), Ok(mut hup)] = kinds.map(signal) else { return };
+        let kinds = [
+            SignalKind::terminate(),
+            SignalKind::interrupt(),
+            SignalKind::hangup(),
+            SignalKind::user_defined2(),
+        ];
+        let [Ok(mut term), Ok(mut int), Ok(mut hup), Ok(mut usr2)] = kinds.map(signal) else {
+            return;
+        };
+        ready();
         loop {
             tokio::select! {
                 _ = term.recv() => gateway.drain(),
@@ -95,13 +109,62 @@ fn wait(gateway: &Gateway) {
                     gateway.reopen_logs();
                     gateway.ask_for_reload();
                 }
+                _ = usr2.recv() => successor.start(),
                 () = tokio::time::sleep(Duration::from_millis(100)) => {}
             }
+            successor.look();
             if gateway.wait(Duration::ZERO) {
                 return;
             }
         }
     });
+}
+
+/// The process that SIGUSR2 has started, with the arguments and the environment of this one.
+struct Successor {
+    /// Where the program is installed: after an update this leads to the new one.
+    program: Option<PathBuf>,
+    child: Option<Child>,
+}
+
+impl Successor {
+    /// `able`: there is a way to hand over.
+    fn new(able: bool) -> Successor {
+        let program = std::env::current_exe().ok().filter(|_| able);
+        Successor { program, child: None }
+    }
+
+    fn start(&mut self) {
+        let Some(program) = &self.program else {
+            eprintln!("expedite: SIGUSR2 needs handover in [server]; nothing has changed");
+            return;
+        };
+        if self.child.is_some() {
+            eprintln!("expedite: a successor has been started already");
+            return;
+        }
+        let mut command = Command::new(program);
+        command.args(std::env::args_os().skip(1)).stdin(Stdio::null());
+        for name in systemd::MEANT_FOR_ONE {
+            command.env_remove(name);
+        }
+        match command.spawn() {
+            Ok(child) => self.child = Some(child),
+            Err(error) => {
+                let program = program.display();
+                eprintln!("expedite: cannot start {program}: {error}; nothing has changed");
+            }
+        }
+    }
+
+    /// One that has ended while this process is there has not taken over, or has been told to end.
+    fn look(&mut self) {
+        let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+        if let Some(status) = ended {
+            eprintln!("expedite: the successor has ended: {status}");
+            self.child = None;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ pub(super) fn server(mut table: Table<'_, '_>) -> Server {
             _ => address(&mut table, "admin", &admin),
         },
         admin_secret: admin_secret(&mut table),
+        handover: handover(&mut table),
         cores: cores(&mut table),
         driver: table.choice(
             "driver",
@@ -67,6 +68,22 @@ fn admin_secret(table: &mut Table<'_, '_>) -> Option<Secret> {
     }
     table.note_value("admin_secret", "***".into(), origin, true);
     Some(Secret::new(text))
+}
+
+/// What the kernel takes as a socket's path, less what stands beside it while it is made.
+const HANDOVER_BYTES_MAX: usize = 90;
+
+/// A path that both processes name alike, wherever they were started.
+fn handover(table: &mut Table<'_, '_>) -> Option<String> {
+    let Text { text, origin } = table.opt_text("handover", "a new process cannot take over")?;
+    if !text.starts_with('/') || text.ends_with('/') || text.len() > HANDOVER_BYTES_MAX {
+        let what = format!(
+            "handover in [server] must be the absolute path of a socket, of {HANDOVER_BYTES_MAX} \
+             bytes at most, such as \"/run/expedite/handover.sock\""
+        );
+        table.error(origin.line(), what);
+    }
+    Some(text)
 }
 
 /// An address to listen on: an IP address and a port.
@@ -339,4 +356,23 @@ fn usage_stream(table: &mut Table<'_, '_>) -> Option<UsageStream> {
     // `read` puts the quota's store in when there is none of its own.
     let store = Secret::new(store.map(|store| store.text).unwrap_or_default());
     Some(UsageStream { name: stream.to_owned(), store, length_max })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+
+    #[test]
+    fn the_path_to_hand_over_by_is_absolute_and_short() {
+        let with = |path: &str| {
+            let text = format!("[server]\nhandover = \"{path}\"\n[[pool]]\nname = \"p\"\n");
+            Config::from_text("gw.toml", &(text + "replicas = [\"http://h:1\"]\n"))
+        };
+        let config = with("/run/expedite.sock").unwrap();
+        assert_eq!(config.server.handover.as_deref(), Some("/run/expedite.sock"));
+        for bad in ["", "expedite.sock", "/run/", &format!("/{}", "x".repeat(90))] {
+            let said = with(bad).unwrap_err().to_string();
+            assert!(said.contains("gw.toml:2: handover in [server] must be"), "{said}");
+        }
+    }
 }

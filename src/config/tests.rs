@@ -8,12 +8,12 @@ use super::*;
 const FULL: &str = r#"[server]
 listen = ["127.0.0.1:8081", "[::1]:8081"]
 admin = "127.0.0.1:9191"
+handover = "/run/expedite/handover.sock"
 cores = [2, 3]
 driver = "epoll"
 h2c = true
 body_bytes_max = 1048576
 half_close = "allow"
-
 [[pool]]
 name = "llama-8b"
 model = "meta-llama/Llama-3.1-8B-Instruct"
@@ -168,7 +168,7 @@ fn every_documented_key_comes_back_with_its_line() {
         }
         keys += 1;
     }
-    assert_eq!(keys, 76);
+    assert_eq!(keys, 77);
 }
 
 #[test]

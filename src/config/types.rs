@@ -55,6 +55,8 @@ pub struct Server {
     pub admin: Option<SocketAddr>,
     /// What callers of the admin listener prove themselves by; `None`: whoever reaches it may.
     pub admin_secret: Option<Secret>,
+    /// Unix socket by which a new process takes over from a running one; `None`: it cannot.
+    pub handover: Option<String>,
     /// Which CPUs run a core thread.
     pub cores: Cores,
     /// Which kernel interface the cores use.

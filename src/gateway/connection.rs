@@ -361,7 +361,7 @@ async fn read_head(core: &Core, client: &mut Client) -> HeadRead {
         }
         idle_ms = idle_ms.saturating_add(IDLE_LOOK_MS);
         let limit = timeouts.client_idle_ms;
-        if client.ended() || core.draining() || (limit != 0 && idle_ms >= limit) {
+        if client.ended() || core.closes_idle() || (limit != 0 && idle_ms >= limit) {
             return HeadRead::Closed;
         }
     }

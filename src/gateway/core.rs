@@ -11,7 +11,7 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::buffer::BufferPool;
@@ -23,7 +23,7 @@ use super::shared::{Published, Shared};
 use super::sweep::{SWEEP_MS, Sweep};
 use super::waiting::Queues;
 use crate::admin::{PoolIndex, Shard};
-use crate::net::{self, Bell, Identity, Listener};
+use crate::net::{self, Bell, Identity, Listener, Stream};
 use crate::prompt::segments::SegmentCache;
 use crate::runtime::clock;
 use crate::runtime::snapshot::{Held, Reader};
@@ -39,6 +39,12 @@ pub(super) const SEGMENT_BYTES_MAX: usize = 64 << 20;
 
 /// Sweeps in which connections tell their clients that the gateway ends, and write their records.
 const LAST_SWEEPS: u32 = 20;
+
+/// Connections that a core still accepts from a queue before it closes the listener.
+const LAST_ACCEPTS: u32 = 1024;
+/// Idle connections live so long after a hand-over, so that a client which uses its connections
+/// learns by an answer's `connection: close`, and not by a reset, that this one ends.
+const HANDED_IDLE_MS: u64 = 5_000;
 
 /// At the end the store of budgets gets this long to hear what goes back.
 const LAST_WORDS_MS: u64 = 500;
@@ -72,6 +78,8 @@ pub(super) struct Core {
     failed: Cell<bool>,
     /// Client connections of this core.
     connections: Cell<usize>,
+    /// Listeners that it accepts from.
+    listeners: Cell<usize>,
     /// The `date` field's line, renewed once a second.
     pub date: RefCell<String>,
 }
@@ -98,6 +106,7 @@ impl Core {
             queues: Queues::default(),
             failed: Cell::new(false),
             connections: Cell::new(0),
+            listeners: Cell::new(0),
             date: RefCell::new(String::new()),
             shared,
         };
@@ -116,6 +125,14 @@ impl Core {
 
     pub(super) fn draining(&self) -> bool {
         self.shared.flags.draining.load(Relaxed)
+    }
+
+    /// May an idle connection be closed? In a drain at once. After a hand-over only when there was
+    /// time to tell it with an answer that its connection ends: its next request may be on its way.
+    pub(super) fn closes_idle(&self) -> bool {
+        let handed_ms = self.shared.flags.handed_over_ms.load(Relaxed);
+        let told = clock::now_ms().saturating_sub(handed_ms) >= HANDED_IDLE_MS;
+        self.draining() && (handed_ms == 0 || told || self.shared.flags.stop_now.load(Relaxed))
     }
 
     /// A fresh uniform number.
@@ -153,19 +170,23 @@ fn live<H: Future<Output = ()>>(
         for socket in listeners {
             let listener = Listener::from_std(socket)?;
             let core = Rc::clone(&core);
+            core.listeners.set(core.listeners.get() + 1);
             net::spawn(async move {
                 if panics(accept(Rc::clone(&core), listener)).await {
                     core.failed.set(true);
                 }
+                core.listeners.set(core.listeners.get() - 1);
             });
         }
         let failed = panics(heart(Rc::clone(&core))).await || core.failed.get();
         core.metrics.panics.add(u64::from(failed));
         end(&core).await;
-        match failed {
-            true => Err(std::io::Error::other("a panic outside of its connections")),
-            false => Ok(()),
+        if failed {
+            return Err(std::io::Error::other("a panic outside of its connections"));
         }
+        // Who ends in a drain does not stall.
+        core.metrics.beat_ms.set(i64::MAX);
+        Ok(())
     })?
 }
 
@@ -186,7 +207,8 @@ async fn beat(core: Rc<Core>) {
         core.metrics.loop_stall.observe_ns(late_ns);
         tick(&core);
         let over = core.failed.get() || core.shared.flags.stop_now.load(Relaxed);
-        if over || (core.draining() && core.connections.get() == 0) {
+        let idle = core.listeners.get() == 0 && core.connections.get() == 0;
+        if over || (core.draining() && idle) {
             return;
         }
     }
@@ -231,16 +253,24 @@ fn tick(core: &Rc<Core>) {
 
 async fn accept(core: Rc<Core>, mut listener: Listener) {
     let closing = core.sweep.deadline();
-    let mut in_turn = 0;
+    let (mut in_turn, mut last) = (0, LAST_ACCEPTS);
     loop {
         closing.set(SWEEP_MS);
         let accepted = poll_fn(|cx| {
-            if core.shared.flags.listeners_closed.load(Relaxed) || core.sweep.ended() {
+            let flags = &core.shared.flags;
+            if core.sweep.ended() {
                 return Poll::Ready(None);
+            }
+            if flags.listeners_closed.load(Relaxed) {
+                return Poll::Ready(last_of(&mut listener, cx, &mut last));
             }
             if closing.poll(cx).is_ready() {
                 closing.set(SWEEP_MS);
                 let _ = closing.poll(cx);
+            }
+            // Whoever comes waits in the queue meanwhile, or is the other process's.
+            if flags.holding.load(Relaxed) {
+                return Poll::Pending;
             }
             listener.poll_accept(cx).map(Some)
         });
@@ -265,16 +295,32 @@ async fn accept(core: Rc<Core>, mut listener: Listener) {
     }
 }
 
+/// Before a listener is closed: who is in its queue already, since the close would reset them.
+fn last_of(
+    listener: &mut Listener,
+    cx: &mut Context<'_>,
+    left: &mut u32,
+) -> Option<std::io::Result<Stream>> {
+    *left = left.checked_sub(1)?;
+    listener.look_again();
+    match listener.poll_accept(cx) {
+        Poll::Ready(Ok(stream)) => Some(Ok(stream)),
+        Poll::Ready(Err(_)) | Poll::Pending => None,
+    }
+}
+
 /// One connection under the panic fence: a panic ends it, is counted and logged, and harms nobody
-/// else on the core.
-async fn fenced(core: Rc<Core>, serve: impl Future<Output = ()>) {
+/// else on the core. It counts from this call on, so that a drain does not overlook it.
+fn fenced(core: Rc<Core>, serve: impl Future<Output = ()>) -> impl Future<Output = ()> {
     core.connections.set(core.connections.get() + 1);
     core.metrics.client_connections.set(core.connections.get() as i64);
-    if panics(serve).await {
-        core.metrics.panics.inc();
+    async move {
+        if panics(serve).await {
+            core.metrics.panics.inc();
+        }
+        core.connections.set(core.connections.get() - 1);
+        core.metrics.client_connections.set(core.connections.get() as i64);
     }
-    core.connections.set(core.connections.get() - 1);
-    core.metrics.client_connections.set(core.connections.get() as i64);
 }
 
 /// Does `work` to its end. True: it panicked, and is gone.

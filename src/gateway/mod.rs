@@ -5,6 +5,9 @@
 //! answer, `relay` and `answer` bring its answer to the client, `ticket` closes the books, `reply`
 //! writes every answer of our own. What would hold the core goes `beside` it, to the threads of
 //! `side`. `decisions` keeps what was chosen, and `explain` says why.
+//!
+//! `process` starts all of it: `entry` and `doors` have the sockets, `supervise` the cores, `drain`
+//! and `handover` are the two ways in which it ends, `watchdog` sees who stalls.
 
 #![cfg_attr(
     not(test),
@@ -20,10 +23,14 @@ mod comments;
 mod connection;
 mod core;
 mod decisions;
+mod doors;
+mod drain;
+mod entry;
 mod exchange;
 mod explain;
 mod frames;
 mod gate;
+mod handover;
 mod identity;
 mod idle;
 mod ids;
@@ -51,6 +58,7 @@ mod tokenize;
 mod upstream;
 mod view;
 mod waiting;
+mod watchdog;
 
 pub use identity::load as load_identity;
 pub use offline::explain_snapshot;

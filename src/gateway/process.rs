@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -13,6 +14,8 @@ use std::time::Duration;
 
 use super::core;
 use super::decisions::Decisions;
+use super::drain;
+use super::entry::Entry;
 use super::explain;
 use super::identity;
 use super::models::Loaded;
@@ -20,7 +23,8 @@ use super::reload::{self, Reloaded, Reloader, Reloads, Reopen};
 use super::shared::{Published, Shared};
 use super::side::Side;
 use super::supervise::Cores;
-use crate::admin::{self, Flags, Recent, Shard, View};
+use super::watchdog;
+use crate::admin::{Flags, Recent, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
 use crate::net::{Driver, DriverChoice};
 use crate::prompt::segments::SegmentCache;
@@ -35,11 +39,6 @@ use crate::runtime::snapshot::Snapshot;
 use crate::telemetry::{AccessLog, AccessWriter, Exporter, Traces};
 use crate::tenants::quota;
 use crate::usage::{UsageSink, UsageWriter};
-
-/// After readiness is gone, load balancers get this long to notice before listeners close.
-const NOTICE: Duration = Duration::from_millis(500);
-/// Then open requests get this long to finish.
-const GRACE: Duration = Duration::from_secs(30);
 
 /// Between two looks at the prefix indexes.
 const UPKEEP_EVERY: Duration = Duration::from_secs(1);
@@ -63,6 +62,7 @@ pub struct Gateway {
     /// What they run on.
     pub driver: Driver,
     flags: Arc<Flags>,
+    told_to_drain: AtomicBool,
     usage: UsageSink,
     access: Option<AccessLog>,
     reloader: Reloader,
@@ -126,26 +126,27 @@ impl Gateway {
             flags: Arc::clone(&flags),
         });
         let cores = cpus.len();
-        let started = Cores::start(Arc::clone(&shared), cpus, &config.server.listen, core::run)
-            .map_err(|e| format!("cannot listen on {:?}: {e}", config.server.listen))?;
-        let addrs = started.addrs().to_vec();
+        let entry = Entry::open(&config, &shared)?;
+        let (doors, admin) = (Arc::clone(&entry.doors), entry.admin_addr());
+        let started = Cores::start(Arc::clone(&shared), cpus, Arc::clone(&doors), core::run);
+        let started = started.map_err(no_thread)?;
         let (stopped_tx, stopped) = mpsc::channel();
         let supervisor = thread("supervisor", move || {
             started.watch();
             let _ = stopped_tx.send(());
         })?;
-        let (bound_tx, bound) = mpsc::channel();
+        let (open_tx, open) = mpsc::channel();
         let (reloader, reloads) = reload::channel();
         let parts = Parts { share, wants, reloader: reloader.clone(), reloads, reopen, loaded };
-        let control = thread("control", move || control_thread(&shared, parts, &bound_tx))?;
-        let admin = config.server.admin.map(|addr| admin_bound(addr, &bound)).transpose()?;
-        Ok(Gateway {
-            addrs,
+        let control = thread("control", move || control_thread(&shared, parts, entry, open_tx))?;
+        let gateway = Gateway {
+            addrs: doors.addrs().to_vec(),
             admin,
             tls: config.server.tls.is_some(),
             cores,
             driver,
             flags,
+            told_to_drain: AtomicBool::new(false),
             usage: sink,
             access: lines,
             reloader,
@@ -154,7 +155,9 @@ impl Gateway {
             supervisor: Some(supervisor),
             writer: Some(writer),
             access_writer,
-        })
+        };
+        // Dropped when it does not open: nothing is left of it, and a gateway before goes on.
+        open.recv().map_err(|_| "the control thread ended")?.map(|()| gateway)
     }
 
     /// Has the usage log and the access log opened anew, as after somebody renamed them.
@@ -164,9 +167,11 @@ impl Gateway {
     }
 
     /// Begins a drain: not ready any more, then no new connections, open requests finish. A second
-    /// call ends them.
+    /// call ends them. The drain that follows a hand-over is nobody's call.
     pub fn drain(&self) {
-        if self.flags.draining.swap(true, Relaxed) {
+        let handed_over = self.flags.handed_over_ms.load(Relaxed) != 0;
+        let before = self.flags.draining.swap(true, Relaxed) && !handed_over;
+        if self.told_to_drain.swap(true, Relaxed) || before {
             self.flags.stop_now.store(true, Relaxed);
         }
     }
@@ -235,18 +240,6 @@ fn log(config: &Config) -> Arc<Log> {
     let log = Arc::new(Log::new(level, config.log.format == config::LogFormat::Json));
     config.warnings.iter().for_each(|warning| log.warn(warning));
     log
-}
-
-/// Where the admin listener is, once the control thread has it.
-fn admin_bound(
-    addr: SocketAddr,
-    bound: &mpsc::Receiver<std::io::Result<SocketAddr>>,
-) -> Result<SocketAddr, String> {
-    match bound.recv() {
-        Ok(Ok(bound)) => Ok(bound),
-        Ok(Err(e)) => Err(format!("cannot listen on {addr} (admin): {e}")),
-        Err(_) => Err("the control thread ended".to_owned()),
-    }
 }
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, String> {
@@ -333,13 +326,14 @@ struct Parts {
 fn control_thread(
     shared: &Arc<Shared>,
     parts: Parts,
-    bound: &mpsc::Sender<std::io::Result<SocketAddr>>,
+    entry: Entry,
+    open: mpsc::Sender<Result<(), String>>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            let _ = bound.send(Err(error));
+            let _ = open.send(Err(format!("cannot start the control thread: {error}")));
             return;
         }
     };
@@ -358,6 +352,7 @@ fn control_thread(
             loaded,
         ));
         tokio::task::spawn_local(keep_indexes(Arc::clone(shared)));
+        tokio::task::spawn_local(watchdog::watch(Arc::clone(shared)));
         if let Some(share) = share {
             let shared = Arc::clone(shared);
             tokio::task::spawn_local(async move {
@@ -367,18 +362,11 @@ fn control_thread(
         if let Some(store) = shared.quota.clone() {
             tokio::task::spawn_local(async move { quota::store::find_servers(&store).await });
         }
-        if let Some(addr) = config.server.admin {
-            let view = Arc::new(view(shared, handle, reloader));
-            let (bound, failed) = (bound.clone(), bound.clone());
-            tokio::task::spawn_local(async move {
-                let tell = |addr| drop(bound.send(Ok(addr)));
-                if let Err(error) = admin::serve(addr, view, tell).await {
-                    let _ = failed.send(Err(error));
-                }
-            });
-        }
+        let doors = Arc::clone(&entry.doors);
+        let admin = entry.admin.is_some().then(|| Arc::new(view(shared, handle, reloader)));
+        tokio::task::spawn_local(entry.open_up(Arc::clone(shared), admin, open));
         let exporting = exporter(shared, &config).map(tokio::task::spawn_local);
-        drain_when_asked(&shared.flags).await;
+        drain::when_asked(&shared.flags, &doors).await;
         if let Some(exporting) = exporting {
             let _ = tokio::time::timeout(LAST_WORDS, exporting).await;
         }
@@ -456,25 +444,4 @@ async fn keep_indexes(shared: Arc<Shared>) {
         }
         tokio::time::sleep(UPKEEP_EVERY).await;
     }
-}
-
-/// Waits for a drain to begin and takes it through its steps.
-async fn drain_when_asked(flags: &Flags) {
-    let look = Duration::from_millis(50);
-    while !flags.draining.load(Relaxed) {
-        tokio::time::sleep(look).await;
-    }
-    let mut left = NOTICE;
-    while !left.is_zero() && !flags.stop_now.load(Relaxed) && !flags.listeners_closed.load(Relaxed)
-    {
-        tokio::time::sleep(look).await;
-        left = left.saturating_sub(look);
-    }
-    flags.listeners_closed.store(true, Relaxed);
-    let mut left = GRACE;
-    while !left.is_zero() && !flags.stop_now.load(Relaxed) && !flags.cores_ended.load(Relaxed) {
-        tokio::time::sleep(look).await;
-        left = left.saturating_sub(look);
-    }
-    flags.stop_now.store(true, Relaxed);
 }

@@ -19,6 +19,7 @@ use super::shared::Shared;
 use crate::config::{Config, ConfigErrors};
 use crate::net::Identity;
 use crate::replicas::registry::{Handle, Models};
+use crate::runtime::systemd;
 
 /// Reads the configuration again.
 pub type Reopen = Arc<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>;
@@ -60,6 +61,7 @@ pub(super) async fn serve(
     mut loaded: Loaded,
 ) {
     while let Some(answer) = reloads.0.recv().await {
+        systemd::notify_reloading();
         let came = match &reopen {
             Some(reopen) => {
                 let came = reload(&shared, &registry, Arc::clone(reopen), loaded).await;
@@ -81,6 +83,7 @@ pub(super) async fn serve(
                 shared.log.warn(&format!("the configuration was not reloaded: {why}"));
             }
         }
+        systemd::notify(systemd::READY);
         let _ = answer.send(came);
     }
 }
@@ -131,6 +134,7 @@ fn keep_what_is_fixed(new: &mut Config, old: &Config) -> Vec<&'static str> {
     let (server, before) = (&mut new.server, &old.server);
     keep("listen in [server]", &mut server.listen, &before.listen, &mut waiting);
     keep("admin in [server]", &mut server.admin, &before.admin, &mut waiting);
+    keep("handover in [server]", &mut server.handover, &before.handover, &mut waiting);
     keep("cores in [server]", &mut server.cores, &before.cores, &mut waiting);
     if server.tls.is_some() != before.tls.is_some() {
         keep("tls in [server]", &mut server.tls, &before.tls, &mut waiting);

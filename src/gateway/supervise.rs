@@ -2,16 +2,16 @@
 //!
 //! A panic under a connection's fence costs that connection. One outside it (our own accept loop,
 //! the runtime) ends the core's thread; the others go on, and a new one takes its place within a
-//! second, on listeners of its own.
+//! second, on the same listeners: who came meanwhile has waited in their queues.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::doors::Doors;
 use super::shared::Shared;
-use crate::net::bind_reuseport;
 use crate::runtime::affinity;
 
 /// Between two looks at the cores.
@@ -25,48 +25,27 @@ pub(super) struct Cores {
     run: Run,
     shared: Arc<Shared>,
     cpus: Vec<usize>,
-    addrs: Vec<SocketAddr>,
+    doors: Arc<Doors>,
     threads: Vec<Option<JoinHandle<std::io::Result<()>>>>,
 }
 
 impl Cores {
-    /// Binds `addrs` once for each of `cpus` and starts a pinned thread on each, which does `run`.
+    /// Starts a pinned thread on each of `cpus`, which does `run` with its share of `doors`.
     ///
     /// # Errors
-    /// An address cannot be bound, or a thread not started.
+    /// A thread cannot be started, or no descriptor is left.
     pub(super) fn start(
         shared: Arc<Shared>,
         cpus: Vec<usize>,
-        addrs: &[SocketAddr],
+        doors: Arc<Doors>,
         run: Run,
     ) -> std::io::Result<Cores> {
-        let mut addrs = addrs.to_vec();
-        let first: Vec<_> = addrs.iter().map(|a| bind_reuseport(*a)).collect::<Result<_, _>>()?;
-        // Port 0 is chosen once; the other cores bind the same.
-        for (addr, socket) in addrs.iter_mut().zip(&first) {
-            *addr = socket.local_addr()?;
-        }
-        let mut cores = Cores { run, shared, cpus, addrs, threads: Vec::new() };
-        let mut first = Some(first);
+        let mut cores = Cores { run, shared, cpus, doors, threads: Vec::new() };
         for index in 0..cores.cpus.len() {
-            let listeners = match first.take() {
-                Some(listeners) => listeners,
-                None => cores.bind()?,
-            };
-            let thread = cores.spawn(index, listeners)?;
+            let thread = cores.spawn(index, cores.doors.of(index)?)?;
             cores.threads.push(Some(thread));
         }
         Ok(cores)
-    }
-
-    /// The bound addresses.
-    #[must_use]
-    pub(super) fn addrs(&self) -> &[SocketAddr] {
-        &self.addrs
-    }
-
-    fn bind(&self) -> std::io::Result<Vec<TcpListener>> {
-        self.addrs.iter().map(|a| bind_reuseport(*a)).collect()
     }
 
     fn spawn(
@@ -115,7 +94,7 @@ impl Cores {
         if self.shared.flags.draining.load(Relaxed) {
             return;
         }
-        let again = self.bind().and_then(|listeners| self.spawn(index, listeners));
+        let again = self.doors.of(index).and_then(|listeners| self.spawn(index, listeners));
         match again {
             Ok(thread) => {
                 self.shared.log.warn(&format!("core {index} was started again"));
@@ -123,7 +102,10 @@ impl Cores {
                     *place = Some(thread);
                 }
             }
-            Err(error) => self.shared.log.error(&format!("core {index} stays down: {error}")),
+            Err(error) => {
+                self.doors.abandon(index);
+                self.shared.log.error(&format!("core {index} stays down: {error}"));
+            }
         }
     }
 }

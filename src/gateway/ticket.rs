@@ -5,6 +5,7 @@
 mod books;
 mod told;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use self::told::Context;
@@ -41,6 +42,8 @@ pub(super) struct Ticket<'t> {
     pub head_sent: bool,
     /// An event of the engine's was passed on.
     pub passed_on: bool,
+    /// What an answer's head has said, or will: the connection ends with it.
+    told_close: Cell<Option<bool>>,
     /// What the caller may spend, and what this request holds of it.
     pub spending: Spending,
     /// What its tenant's share of the pool was charged.
@@ -114,6 +117,7 @@ impl<'t> Ticket<'t> {
             erred: Vec::new(),
             head_sent: false,
             passed_on: false,
+            told_close: Cell::new(None),
             spending: Spending::default(),
             id: asked.unwrap_or_else(|| new_id(core)),
             context: Context::of(traces, context, || core.random(), now),
@@ -366,10 +370,13 @@ impl<'t> Ticket<'t> {
     }
 
     /// The connection ends with this answer. (HTTP/1.0 could keep it by an extension that no
-    /// client of this API needs.)
+    /// client of this API needs.) What the answer's head has told holds to its end: the client may
+    /// send its next request right behind it, also when a drain has begun meanwhile.
     pub(super) fn closes(&self) -> bool {
         let keeps = self.head.keep_alive && self.head.version == Version::Http11;
-        !keeps || self.core.draining()
+        let closes = self.told_close.get().unwrap_or_else(|| !keeps || self.core.draining());
+        self.told_close.set(Some(closes));
+        closes
     }
 
     /// Begins the head of an answer that is no stream, with the engine's type, and its advice to

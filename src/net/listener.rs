@@ -93,6 +93,12 @@ impl Listener {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
+    /// The next accept asks the socket itself, whatever the ring has said: before a close, so that
+    /// nobody who waits in the queue is reset.
+    pub fn look_again(&mut self) {
+        self.may_accept = true;
+    }
+
     /// Makes the next accept wait for the ring, so that a flood of connections leaves the others
     /// of this core a turn.
     pub fn breathe(&mut self) {

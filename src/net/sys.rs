@@ -1,5 +1,6 @@
-//! The two things that safe code cannot have: the descriptor of a runtime socket, for direct system
-//! calls, and a file that is memory, for what must outlive the process at the price of a store.
+//! The three things that safe code cannot have: the descriptor of a runtime socket, for direct
+//! system calls; a file that is memory, for what must outlive the process at the price of a store;
+//! and the listeners that a service manager has opened for us.
 //!
 //! A descriptor is borrowed on the thread of its core. Words are atomics: any thread may use them.
 
@@ -7,10 +8,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -22,6 +24,33 @@ static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 pub(super) fn fd<T: AsRawFd>(socket: &T) -> BorrowedFd<'_> {
     // SAFETY: `socket` owns the descriptor and outlives the borrow, so it stays open meanwhile.
     unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) }
+}
+
+/// The first descriptor that a service manager passes (`SD_LISTEN_FDS_START`).
+const FIRST_PASSED: RawFd = 3;
+
+/// The listeners among the `count` descriptors that this process was started with, from 3 up, as
+/// systemd passes them; once, before the process opens anything that listens. They are closed for
+/// programs that this one starts.
+pub fn inherited_listeners(count: usize) -> Vec<TcpListener> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::AcqRel) {
+        return Vec::new();
+    }
+    let count = RawFd::try_from(count).unwrap_or(0).min(1024);
+    let mut listeners = Vec::new();
+    for number in FIRST_PASSED..FIRST_PASSED.saturating_add(count) {
+        // SAFETY: borrowed for the next three calls only, which fail if it is not open.
+        let passed = unsafe { BorrowedFd::borrow_raw(number) };
+        let closed = rustix::io::fcntl_setfd(passed, rustix::io::FdFlags::CLOEXEC);
+        let listens = rustix::net::sockopt::socket_acceptconn(passed).unwrap_or(false);
+        if closed.is_ok() && listens {
+            // SAFETY: nothing of ours listens yet, so that it is the manager's, passed to this
+            // process alone (the caller has checked `LISTEN_PID`), and it is taken only once.
+            listeners.push(unsafe { TcpListener::from_raw_fd(number) });
+        }
+    }
+    listeners
 }
 
 /// A file as 64-bit words in memory. What is stored is in the file at once for everybody, also for

@@ -6,3 +6,4 @@ pub mod clock;
 pub mod files;
 pub mod log;
 pub mod snapshot;
+pub mod systemd;

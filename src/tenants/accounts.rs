@@ -88,6 +88,29 @@ impl Accounts {
         &self.tenants
     }
 
+    /// By account, what its bucket lacks: for the process that takes over. Nothing where a store
+    /// keeps it.
+    pub fn spent_here(&self, now_ns: u64) -> HashMap<String, u64> {
+        let lacking = |account: &Arc<Account>| {
+            let tokens = account.standing(now_ns).tokens?;
+            let lacks = tokens.limit.saturating_sub(tokens.remaining);
+            (lacks > 0).then(|| (account.name().to_owned(), lacks))
+        };
+        if self.tenants.iter().any(|tenant| tenant.who.iter().any(Option::is_some)) {
+            return HashMap::new();
+        }
+        self.all().filter_map(lacking).collect()
+    }
+
+    /// Takes what the process before had spent, of accounts that are here too.
+    pub fn spent_elsewhere(&self, spent: &HashMap<String, u64>, now_ns: u64) {
+        for account in self.all() {
+            if let Some(&tokens) = spent.get(account.name()) {
+                account.overdraw(now_ns, tokens);
+            }
+        }
+    }
+
     fn all(&self) -> impl Iterator<Item = &Arc<Account>> {
         let tenants = self.tenants.iter().map(|of| &of.tenant);
         let keys = self.tenants.iter().flat_map(|of| &of.keys);
@@ -164,5 +187,23 @@ mod tests {
         assert!(budget(&free, 0, b"-").is_unlimited());
         let again = Accounts::new(&[tenant("a", Some(10), &[])], false, Some(&free), 0);
         assert_eq!(tokens(&again, 0), Some((100, 100)));
+    }
+
+    #[test]
+    fn a_successor_takes_what_was_spent_and_no_more_than_there_is() {
+        let tenants = [tenant("a", Some(10), &[(b"x", 5)]), tenant("b", Some(10), &[])];
+        let (old, new) =
+            (Accounts::new(&tenants, false, None, 0), Accounts::new(&tenants, false, None, 0));
+        budget(&old, 0, b"x").reserve(0, &Ask { id: 1, tokens: 40, sequences: 1 }).expect("room");
+        let spent = old.spent_here(0);
+        let key = format!("a/{}", KeyDigest::of(b"x").key_id().as_str());
+        assert_eq!(spent, HashMap::from([("a".to_owned(), 40), (key, 40)]));
+        // It serves already when it hears of it.
+        budget(&new, 0, b"-").reserve(0, &Ask { id: 1, tokens: 70, sequences: 1 }).expect("room");
+        new.spent_elsewhere(&spent, 0);
+        let left = |index, key| budget(&new, index, key).standing(0).tokens.map(|t| t.remaining);
+        assert_eq!((left(0, b"-"), left(0, b"x"), left(1, b"-")), (Some(0), Some(0), Some(100)));
+        let shared = Accounts::new(&tenants, true, None, 0);
+        assert!(shared.spent_here(0).is_empty(), "the store has it");
     }
 }

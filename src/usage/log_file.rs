@@ -1,17 +1,27 @@
 //! The log's file: opened without ever blocking, its torn tail cut, synced, opened anew when
 //! somebody renamed it, and rotated by size and time. Owned by the writer thread; reads no clock.
+//!
+//! While one gateway takes over from another both write into it. Whoever writes has its lock until
+//! the last line is whole, so that no line of the other comes into the middle of one, and who has
+//! the lock and finds half a line at the end knows that its writer is dead, and cuts it.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
 
 use super::record::write_rfc3339_ms;
 use super::table::LogPlace;
 
 const HOUR_MS: u64 = 3_600_000;
 const ROTATE_RETRY_MS: u64 = 1000;
+/// Looks for a lock, and the time between two: a batch is written in a millisecond or so.
+const LOCK_LOOKS: u32 = 50;
+const LOCK_LOOK: Duration = Duration::from_millis(1);
 
 /// When a file is full, and how many full ones are kept; 0 = never, all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,9 +34,9 @@ pub(super) struct Rotation {
 pub(super) struct LogFile {
     path: String,
     rotation: Rotation,
-    /// No other process writes to it: what follows its last newline is nobody's.
-    alone: bool,
     target: Target,
+    /// The lock is ours.
+    locked: bool,
     dirty: bool,
     /// Bytes of the file, and the period of `rotation.hours` that they belong to.
     bytes: u64,
@@ -44,8 +54,8 @@ enum Target {
 }
 
 impl LogFile {
-    pub(super) fn open(path: &str, rotation: Rotation, alone: bool) -> io::Result<LogFile> {
-        let target = open(path, alone)?;
+    pub(super) fn open(path: &str, rotation: Rotation) -> io::Result<LogFile> {
+        let target = open(path)?;
         let (mut bytes, mut period) = (0, 0);
         if let Target::Regular(file) = &target {
             let now = file.metadata()?;
@@ -57,8 +67,8 @@ impl LogFile {
         Ok(LogFile {
             path,
             rotation,
-            alone,
             target,
+            locked: false,
             dirty: false,
             bytes,
             period,
@@ -76,6 +86,28 @@ impl LogFile {
         let Target::Regular(file) = &self.target else { return None };
         let now = file.metadata().ok()?;
         Some(LogPlace { device: now.dev(), inode: now.ino(), offset: now.len() })
+    }
+
+    /// Before the first line of a batch: takes the lock, and cuts what a dead writer left.
+    ///
+    /// # Errors
+    /// Another writer keeps it for longer than a batch takes, or the file cannot be cut.
+    pub(super) fn lock(&mut self) -> io::Result<()> {
+        let Target::Regular(file) = &self.target else { return Ok(()) };
+        if !self.locked {
+            lock(file)?;
+            self.locked = true;
+            cut_torn_tail(file)?;
+        }
+        Ok(())
+    }
+
+    /// After the last whole line.
+    pub(super) fn unlock(&mut self) {
+        if let (Target::Regular(file), true) = (&self.target, self.locked) {
+            let _ = flock(file, FlockOperation::Unlock);
+            self.locked = false;
+        }
     }
 
     /// Writes some of it.
@@ -116,7 +148,7 @@ impl LogFile {
 
     /// The same path anew, once this file is synced.
     pub(super) fn reopened(&self) -> io::Result<LogFile> {
-        LogFile::open(&self.path, self.rotation, self.alone)
+        LogFile::open(&self.path, self.rotation)
     }
 
     /// The file is full, or of a period that is over at `now_ms` (since 1970).
@@ -221,26 +253,44 @@ pub(super) fn is_same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> boo
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-fn open(path: &str, cut: bool) -> io::Result<Target> {
+fn open(path: &str) -> io::Result<Target> {
     if path == "-" {
         return Ok(Target::Stdout(io::stdout()));
     }
     // Not blocking: to open a pipe that nobody reads must fail, not wait. Files do not mind.
     let mut options = OpenOptions::new();
-    let file = options.create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    options.create(true).append(true).custom_flags(libc::O_NONBLOCK);
+    // What is a file is read as well, to look for half a line at its end.
+    let regular = std::fs::metadata(path).is_ok_and(|of| of.is_file());
+    let file = options.read(regular).open(path)?;
     let kind = file.metadata()?.file_type();
     if kind.is_fifo() || kind.is_char_device() || kind.is_socket() {
         return Ok(Target::Stream(file));
     }
-    if cut {
-        cut_torn_tail(Path::new(path))?;
+    let file = if regular { file } else { options.read(true).open(path)? };
+    // Whoever has the lock is in the middle of a line, and cuts or ends it.
+    if lock(&file).is_ok() {
+        cut_torn_tail(&file)?;
+        flock(&file, FlockOperation::Unlock)?;
     }
     Ok(Target::Regular(file))
 }
 
-/// Cuts what follows the last newline: half a line that a crash left.
-pub(super) fn cut_torn_tail(path: &Path) -> io::Result<()> {
-    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+/// Takes the lock of a log, without ever waiting for longer than a few batches take.
+pub(super) fn lock(file: &File) -> io::Result<()> {
+    for _ in 0..LOCK_LOOKS {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_LOOK),
+            // Where a file system has no locks, a disk that gets full in a swap may mix two lines.
+            Ok(()) | Err(_) => return Ok(()),
+        }
+    }
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// Cuts what follows the last newline: half a line that a crash left. Its writer is dead, or the
+/// caller has the lock.
+pub(super) fn cut_torn_tail(mut file: &File) -> io::Result<()> {
     let len = file.seek(SeekFrom::End(0))?;
     let (mut end, mut block) = (len, [0u8; 4096]);
     while end > 0 {
@@ -271,7 +321,7 @@ mod tests {
     }
 
     fn log(folder: &Path, rotation: Rotation) -> LogFile {
-        LogFile::open(folder.join("u.jsonl").to_str().unwrap(), rotation, true).unwrap()
+        LogFile::open(folder.join("u.jsonl").to_str().unwrap(), rotation).unwrap()
     }
 
     #[test]
@@ -318,6 +368,29 @@ mod tests {
         log.write(b"1\n").unwrap();
         assert!(!log.is_full(now_ms + 25 * HOUR_MS));
         assert_eq!(names(folder.path()).len(), 2);
+    }
+
+    #[test]
+    fn a_begun_line_is_its_writers_until_it_is_whole_or_its_writer_dead() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("u.jsonl");
+        let read = || std::fs::read_to_string(&path).unwrap();
+        let [mut one, mut other] = [(); 2].map(|()| log(folder.path(), Rotation::default()));
+        one.lock().unwrap();
+        one.write(b"1\n2").unwrap();
+        assert_eq!(other.lock().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        // Who comes now, or opens the log anew, cuts nothing.
+        let mut third = log(folder.path(), Rotation::default());
+        assert_eq!(read(), "1\n2");
+        one.write(b"\n").unwrap();
+        one.unlock();
+        other.lock().unwrap();
+        other.write(b"3\n4").unwrap();
+        // The kernel does as much at a kill.
+        drop(other);
+        third.lock().unwrap();
+        third.write(b"5\n").unwrap();
+        assert_eq!(read(), "1\n2\n3\n5\n");
     }
 
     #[test]

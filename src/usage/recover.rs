@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::log_file::{cut_torn_tail, find, folder_of, is_same};
+use super::log_file::{cut_torn_tail, find, folder_of, is_same, lock};
 use super::record::{write_escaped, write_rfc3339_ms};
 use super::table::{Left, LeftOpen, LogPlace, Table};
 
@@ -37,8 +37,6 @@ pub(super) struct Claim {
     path: PathBuf,
     run: u64,
     boot: u64,
-    /// No other process has a table here.
-    pub(super) alone: bool,
     /// Requests that were listed, and for the log what should be known.
     pub(super) listed: u64,
     pub(super) notes: Vec<String>,
@@ -54,19 +52,15 @@ pub(super) fn claim(list: &Path, log: &Path) -> io::Result<Claim> {
     let boot = xxh3_64(&boot);
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|e| io::Error::other(e.to_string()))?;
-    let (mut free, mut others) = (Vec::new(), 0);
+    let mut free = Vec::new();
     for n in 0..TABLES_MAX {
         let path = table_path(list, n);
         if !free.is_empty() && !path.exists() {
             continue;
         }
-        match locked(&path)? {
-            Some(file) => free.push((file, path)),
-            None => others += 1,
-        }
+        free.extend(locked(&path)?.map(|file| (file, path)));
     }
-    let alone = others == 0;
-    let place = Places { list, log, alone, boot };
+    let place = Places { list, log, boot };
     let (mut mine, mut listed, mut notes) = (None, 0, Vec::new());
     for (mut file, path) in free {
         match place.settle(&mut file) {
@@ -98,7 +92,7 @@ pub(super) fn claim(list: &Path, log: &Path) -> io::Result<Claim> {
         Some(mine) => mine,
         None => another(list)?,
     };
-    Ok(Claim { file, path, run: u64::from_ne_bytes(random), boot, alone, listed, notes })
+    Ok(Claim { file, path, run: u64::from_ne_bytes(random), boot, listed, notes })
 }
 
 /// A new table's file, when those that are there must stay.
@@ -160,7 +154,6 @@ fn locked(path: &Path) -> io::Result<Option<File>> {
 struct Places<'p> {
     list: &'p Path,
     log: &'p Path,
-    alone: bool,
     boot: u64,
 }
 
@@ -210,24 +203,27 @@ impl Places<'_> {
                 found.open += 1;
             }
         }
-        append(self.log, &records, self.alone)?;
-        append(self.list, &lines, true)?;
+        append(self.log, &records)?;
+        append(self.list, &lines)?;
         Ok(found)
     }
 }
 
-/// Appends whole lines to a file of whole lines.
-fn append(path: &Path, lines: &[u8], cut: bool) -> io::Result<()> {
+/// Appends whole lines to a file of whole lines, to which others may write as well.
+fn append(path: &Path, lines: &[u8]) -> io::Result<()> {
     if lines.is_empty() {
         return Ok(());
     }
     let mut options = OpenOptions::new();
     let mut to = options.create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if cut && to.metadata()?.is_file() {
-        cut_torn_tail(path)?;
+    if !to.metadata()?.is_file() {
+        return to.write_all(lines);
     }
+    let mut to = options.read(true).open(path)?;
+    lock(&to)?;
+    cut_torn_tail(&to)?;
     to.write_all(lines)?;
-    if to.metadata()?.is_file() { to.sync_data() } else { Ok(()) }
+    to.sync_data()
 }
 
 /// Hashes of the whole lines from a place on; `None` when its file is gone or was cut.

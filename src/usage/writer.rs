@@ -3,9 +3,10 @@
 //! It appends whole batches, one write each, and calls fdatasync once a second: a crash of the host
 //! loses at most that second, a crash of the process nothing (`table`). A write that fails is tried
 //! again every 100 ms from the very byte where it stopped, so that a line is never doubled or torn.
-//! Pipes are written without blocking. A file that was renamed away is opened anew within a second,
-//! or when it is told to. It also copies each written line to the stream and the collector, if
-//! there are such.
+//! Another gateway may write to the same log while one takes over from the other. Pipes are
+//! written without blocking. A file that was renamed away is opened anew within a second, or when
+//! it is told to. It also copies each written line to the stream and the collector, if there are
+//! such.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -233,10 +234,9 @@ impl Appender {
     }
 
     fn open(&mut self) -> io::Result<&mut LogFile> {
-        let alone = self.claim.as_ref().is_none_or(|claim| claim.alone);
         match &mut self.log {
             Some(log) => Ok(log),
-            empty => Ok(empty.insert(LogFile::open(&self.path, self.rotation, alone)?)),
+            empty => Ok(empty.insert(LogFile::open(&self.path, self.rotation)?)),
         }
     }
 
@@ -270,8 +270,17 @@ impl Appender {
         }
     }
 
-    /// Writes the batch, and syncs when it is time or `now`.
+    /// Writes the batch, and syncs when it is time or `now`. The log's lock is kept only while a
+    /// line is begun.
     fn write(&mut self, now: bool) -> io::Result<()> {
+        let written = self.write_batch(now);
+        if let (Some(log), true) = (&mut self.log, self.batch.is_whole()) {
+            log.unlock();
+        }
+        written
+    }
+
+    fn write_batch(&mut self, now: bool) -> io::Result<()> {
         self.open()?;
         let Some(log) = &mut self.log else { return Ok(()) };
         if self.batch.is_whole() && !self.batch.rest().is_empty() {
@@ -280,6 +289,7 @@ impl Appender {
                 let rotated = log.rotate(clock::unix_ms());
                 self.shared.failed.fetch_add(rotated.is_err().into(), Relaxed);
             }
+            log.lock()?;
             self.say_place();
         }
         let Some(log) = &mut self.log else { return Ok(()) };

@@ -167,6 +167,13 @@ impl Account {
         Standing { tokens, sequences }
     }
 
+    /// Takes tokens that are spent already, as far as they are there.
+    pub fn overdraw(&self, now_ns: u64, tokens: u64) {
+        if let Some(line) = &self.line {
+            self.state.bucket.overdraw(line, now_ns, tokens);
+        }
+    }
+
     /// What it has seen. Each figure is exact; together they are of one moment only at rest.
     pub fn counts(&self) -> Counts {
         let state = &*self.state;
