@@ -130,11 +130,7 @@ impl Gateway {
         let (doors, admin) = (Arc::clone(&entry.doors), entry.admin_addr());
         let started = Cores::start(Arc::clone(&shared), cpus, Arc::clone(&doors), core::run);
         let started = started.map_err(no_thread)?;
-        let (stopped_tx, stopped) = mpsc::channel();
-        let supervisor = thread("supervisor", move || {
-            started.watch();
-            let _ = stopped_tx.send(());
-        })?;
+        let (supervisor, stopped) = supervise(started)?;
         let (open_tx, open) = mpsc::channel();
         let (reloader, reloads) = reload::channel();
         let parts = Parts { share, wants, reloader: reloader.clone(), reloads, reopen, loaded };
@@ -244,6 +240,16 @@ fn log(config: &Config) -> Arc<Log> {
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, String> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(no_thread)
+}
+
+/// Watches the cores; what it returns says when the last of them has ended.
+fn supervise(cores: Cores) -> Result<(JoinHandle<()>, mpsc::Receiver<()>), String> {
+    let (ended, stopped) = mpsc::channel();
+    let supervisor = thread("supervisor", move || {
+        cores.watch();
+        let _ = ended.send(());
+    })?;
+    Ok((supervisor, stopped))
 }
 
 fn no_thread(error: std::io::Error) -> String {
