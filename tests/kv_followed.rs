@@ -170,7 +170,7 @@ fn tokens_with(policy: &str, requests: u64) -> (u64, u64, u64) {
         load: Load::Concurrency(8),
         requests: Some(requests),
         duration: Duration::from_secs(600),
-        prompt_tokens: Lengths::Fixed(300),
+        prompt_tokens: Lengths::Fixed(292),
         output_tokens: Lengths::Fixed(4),
         prefix_tokens: 290,
         prefixes: 17,

@@ -64,6 +64,7 @@ fn the_seats_of_an_engine_are_learned_and_forgotten_when_it_begins_anew() {
         )
     };
     let (replica, mut scraper) = (replica(), Scraper::default());
+    scraper.enter(&replica, full(1000.0).as_bytes(), 4_000);
     scraper.enter(&replica, full(1000.0).as_bytes(), 5_000);
     let gauges = replica.signals.gauges(Some(0));
     assert_eq!((gauges.sequences_max(5_000), gauges.sequences_max(70_000)), (64, 0));

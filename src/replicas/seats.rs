@@ -27,8 +27,10 @@ const QUEUE: u64 = 16;
 /// A batch of exactly 32, 64, ... 1,024 for which a queue waits is no luck either, however it grew:
 /// such are the numbers that people and engines choose.
 const ROUND_MIN: u64 = 32;
-/// It is believed for so long after the evidence, in ms.
+/// It is believed for so long after the evidence, in ms; after one reading of a round number only
+/// until the next ones can have said the same, since a batch that is held there cannot disprove it.
 const BELIEVED_MS: u64 = 60_000;
+const HINT_MS: u64 = 3_000;
 
 /// What is known of an engine's seats.
 #[derive(Debug, Default)]
@@ -39,8 +41,8 @@ pub(super) struct Seats {
     last: AtomicU64,
     /// Readings in a row that agree.
     agreed: AtomicU64,
-    /// When they last did; 0 = never.
-    at_ms: AtomicU64,
+    /// Until when that is believed; 0 = it never was.
+    until_ms: AtomicU64,
 }
 
 impl Seats {
@@ -51,6 +53,7 @@ impl Seats {
             self.peak.store(load.running, Relaxed);
         }
         let near = |running: u64| running as f64 >= NEAR * peak.max(load.running) as f64;
+        let stands = near(self.last.load(Relaxed));
         let waiting = load.waiting.saturating_sub(load.deferred);
         let queue = waiting.saturating_mul(QUEUE) >= load.running;
         let round = queue && load.running >= peak.max(ROUND_MIN) && load.running.is_power_of_two();
@@ -58,27 +61,28 @@ impl Seats {
             && waiting >= WAITING_MIN
             && load.kv_usage < ROOM
             && near(load.running)
-            && (near(self.last.load(Relaxed)) || round);
+            && (stands || round);
         let says = if queue { READINGS - 1 } else { 1 };
         let agreed = if short_of_seats { self.agreed.load(Relaxed) + says } else { 0 };
         self.agreed.store(agreed, Relaxed);
         self.last.store(load.running, Relaxed);
         // The first of a row has nothing before it to agree with.
         if agreed + 1 >= READINGS {
-            self.at_ms.store(now_ms.max(1), Relaxed);
+            let believed_ms = if stands { BELIEVED_MS } else { HINT_MS };
+            let until_ms = now_ms.saturating_add(believed_ms);
+            self.until_ms.store(until_ms.max(self.until_ms.load(Relaxed)), Relaxed);
         }
     }
 
     /// Sequences that it runs at once; 0 = not known.
     pub(super) fn get(&self, now_ms: u64) -> u64 {
-        let at_ms = self.at_ms.load(Relaxed);
-        let fresh = at_ms != 0 && now_ms.saturating_sub(at_ms) < BELIEVED_MS;
-        if fresh { self.peak.load(Relaxed) } else { 0 }
+        let believed = now_ms < self.until_ms.load(Relaxed);
+        if believed { self.peak.load(Relaxed) } else { 0 }
     }
 
     /// The engine has begun anew, maybe with other options.
     pub(super) fn forget(&self) {
-        for cell in [&self.peak, &self.last, &self.agreed, &self.at_ms] {
+        for cell in [&self.peak, &self.last, &self.agreed, &self.until_ms] {
             cell.store(0, Relaxed);
         }
     }
@@ -124,6 +128,10 @@ mod tests {
         let seats = Seats::default();
         (1..=3).for_each(|i| seats.enter(&load(64, 3, 0.2), i * 1_000));
         assert_eq!((seats.get(3_000), seats.get(62_999), seats.get(63_000)), (64, 64, 0));
+        // One round number that nothing confirms is believed for a moment.
+        let hinted = Seats::default();
+        hinted.enter(&load(64, 20, 0.2), 1_000);
+        assert_eq!((hinted.get(3_999), hinted.get(4_000)), (64, 0));
         seats.enter(&load(100, 0, 0.3), 4_000);
         assert_eq!(seats.get(4_000), 100);
         seats.forget();
