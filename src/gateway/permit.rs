@@ -209,12 +209,13 @@ impl<'d> Door<'d> {
         self.fits(candidates, block_tokens)?;
         // Of what is not known yet nothing is believed.
         let scale = self.ttft_scale.unwrap_or(0.0);
-        let later = if self.knows_tpot { 1.0 } else { 0.0 };
+        let (tpot_ms, fleet_tpot_ms) =
+            if self.knows_tpot { (pick.tpot_ms, pick.fleet_tpot_ms) } else { (0.0, 0.0) };
         let predicted = Predicted {
             ttft_ms: pick.ttft_ms * scale,
             prefill_ms: pick.prefill_ms * scale,
-            tpot_ms: pick.tpot_ms * later,
-            fleet_tpot_ms: pick.fleet_tpot_ms * later,
+            tpot_ms,
+            fleet_tpot_ms,
             output_tokens: self.output_tokens,
         };
         let open = || candidates.iter().filter(|candidate| candidate.eligible);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use super::engine::{After, DONE, Engine, LAST_CHUNK, STREAM_HEAD, chunk, event};
+use super::engine::{After, DONE, Engine, LAST_CHUNK, STREAM_HEAD, chunk, event, usage_event};
 use super::gateway::{AUTH, Bed, Settings};
 use super::{ask, eventually, get, post_with};
 
@@ -98,6 +98,11 @@ pub(crate) fn whole_stream(events: &[Vec<u8>]) -> Vec<u8> {
 /// The stream that says `hello`.
 pub(crate) fn hello() -> Vec<u8> {
     whole_stream(&[role_event(), event("hel"), event("lo"), finish_event("stop")])
+}
+
+/// The stream that says `ab`, and that its prompt had 5 tokens and its answer 2.
+pub(crate) fn counted() -> Vec<u8> {
+    whole_stream(&[event("a"), event("b"), usage_event(5, 2)])
 }
 
 /// A chat of the tenant `acme`; `more` are further members, each with a comma before it.

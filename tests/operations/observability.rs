@@ -7,9 +7,8 @@ use std::net::TcpStream;
 
 use serde_json::Value;
 
-use crate::common::engine::{
-    After, DONE, Engine, LAST_CHUNK, Received, STREAM_HEAD, adapter, chunk, event, usage_event,
-};
+use crate::common::engine::{After, Engine, Received, adapter};
+use crate::common::faults::counted;
 use crate::common::gateway::{AUTH, Bed};
 use crate::common::{ask, eventually, get, post_with};
 use crate::exposition::{Family, read};
@@ -32,13 +31,8 @@ fn page() -> String {
                 vllm:num_requests_waiting{engine=\"0\"} 0.0\n\
                 vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n";
     let told = [PLAIN_HEAD, &told.len().to_string(), "\r\n\r\n", told].concat().into_bytes();
-    let stream = |_: &Received, wire: &mut TcpStream| {
-        wire.write_all(STREAM_HEAD)?;
-        for piece in [&event("a")[..], &event("b"), &usage_event(5, 2), DONE] {
-            wire.write_all(&chunk(piece))?;
-        }
-        wire.write_all(LAST_CHUNK).map(|()| After::Keep)
-    };
+    let stream =
+        |_: &Received, wire: &mut TcpStream| wire.write_all(&counted()).map(|()| After::Keep);
     let engine = Engine::start_telling(stream, move || told.clone());
     let bed = Bed::of(&[engine.addr]);
     eventually("the engine's gauges are read", || bed.metric("expedite_kv_used_ratio", "") > 0.0);

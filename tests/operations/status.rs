@@ -1,14 +1,12 @@
 //! The page for people and what it reads, and the secret of the admin listener.
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::engine::{
-    After, DONE, Engine, LAST_CHUNK, STREAM_HEAD, chunk, event, usage_event,
-};
+use crate::common::engine::Engine;
+use crate::common::faults::counted;
 use crate::common::gateway::{AUTH, Bed, Settings};
 use crate::common::{Response, ask, get, post_with};
 use crate::text;
@@ -17,13 +15,7 @@ const SECRET: &str = "canary-admin-secret-1";
 const PAGE: &str = "src/admin/status.html";
 
 fn engine() -> Engine {
-    Engine::start(|_, wire| {
-        wire.write_all(STREAM_HEAD)?;
-        for piece in [&event("a")[..], &event("b"), &usage_event(5, 2), DONE] {
-            wire.write_all(&chunk(piece))?;
-        }
-        wire.write_all(LAST_CHUNK).map(|()| After::Keep)
-    })
+    Engine::always(counted())
 }
 
 /// One stream to its end and to its record.

@@ -8,11 +8,8 @@ mod common;
 mod exemplars;
 mod traces;
 
-use std::io::Write;
-
-use common::engine::{
-    After, DONE, Engine, LAST_CHUNK, STREAM_HEAD, chunk, event, json, usage_event,
-};
+use common::engine::{Engine, json};
+use common::faults::counted;
 use common::gateway::Settings;
 use serde_json::Value;
 
@@ -32,13 +29,7 @@ fn tracing_to(collector: &Engine, more: &str) -> Settings {
 
 /// An engine whose streams have 5 tokens of prompt and 2 of answer.
 fn engine() -> Engine {
-    Engine::start(|_, wire| {
-        wire.write_all(STREAM_HEAD)?;
-        for piece in [&event("a")[..], &event("b"), &usage_event(5, 2), DONE] {
-            wire.write_all(&chunk(piece))?;
-        }
-        wire.write_all(LAST_CHUNK).map(|()| After::Keep)
-    })
+    Engine::always(counted())
 }
 
 /// What lies below `keys` in each request of this path that the collector has got.
