@@ -7,7 +7,7 @@
 use super::learned::Learned;
 use super::prompt::BLOCK_TOKENS_DEFAULT;
 use crate::prompt::Prompt;
-use crate::prompt::blocks::{BlockHash, reusable_tokens};
+use crate::prompt::blocks::{BlockHash, reusable_tokens, text_bytes};
 use crate::replicas::{Lane, Pool, Served, Sums};
 use crate::routing::{Candidate, FleetView, Others, Residency};
 
@@ -140,7 +140,11 @@ pub(super) fn cached_tokens(prompt: &Prompt, depth: u32) -> u64 {
     match u64::from(prompt.block_tokens) {
         // Chunks of text: their share of the tokens. What is behind the last whole chunk counts
         // as half of one.
-        0 => (prompt.tokens as f64 * depth as f64 / (prompt.hashes.len() as f64 + 0.5)) as u64,
+        0 => {
+            let chunks = prompt.hashes.len();
+            let text = (text_bytes(chunks) + text_bytes(chunks + 1)) as f64 / 2.0;
+            (prompt.tokens as f64 * text_bytes(depth) as f64 / text) as u64
+        }
         tokens => {
             (depth as u64).saturating_mul(tokens).min(reusable_tokens(prompt.longest, tokens))
         }
