@@ -211,8 +211,8 @@ impl Engine {
         (total - self.cache.free()) as f64 / total.max(1) as f64
     }
 
-    /// Tokens that would fit into the blocks of running requests and are not there: the rest of each
-    /// one's last block. Work in proportion to what runs.
+    /// Tokens for which the blocks of running requests have room and that are not there: the rest
+    /// of each one's last block. Work in proportion to what runs.
     #[must_use]
     pub fn empty_tokens(&self) -> u64 {
         let block_tokens = self.params.block_tokens;
