@@ -19,7 +19,7 @@ pub(super) struct Knobs {
     /// KV blocks of a replica [default: as many as the profile's memory holds]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     blocks: Option<u64>,
-    /// Share of a replica's KV blocks that the gateway keeps free (headroom_ratio)
+    /// Share of a replica's KV blocks that stays free where others run (`serve` keeps 0.15)
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = headroom)]
     pub(super) headroom: f64,
 }

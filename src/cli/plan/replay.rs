@@ -24,6 +24,7 @@ const MIX_SECONDS: f64 = 50.0;
   expedite plan replay --workload mix --rate 300 --capacity --hot 0.8 --json
   expedite plan replay --workload mix --rate 245 --fail '15,3,20;22,7,15' --slow 11,3
   expedite plan replay --workload mix --rate 45 --replicas 8 --engine a100-8b-lora --adapters 60
+  expedite plan replay --workload mix --rate 60 --replicas 8 --batch-tokens 512 --capacity
   expedite plan replay --workload trace.jsonl.gz --rate 9 --slo-tpot-ms 100 --html report.html
 
 The workload `mix` is a chat service: 400 system prompts by Zipf's law, sessions of one or three
