@@ -9,8 +9,6 @@ use super::effective::{Effective, Entry};
 /// is not the default.
 const ABSENT: &[(&str, &str, &str)] = &[
     ("server", "h2c", "clients get HTTP/1.1"),
-    ("pool", "role", "the pool serves whole requests"),
-    ("pool", "pair", "the pool serves whole requests"),
 ];
 
 /// The warnings. A key is named once, at its first line.
