@@ -239,9 +239,9 @@ mod tests {
             (&format!("{prefill}\naliases = [\"a\"]"), decode, 7, "names for clients"),
         ] {
             let said = said(prefill, decode);
-            let found = said.lines().any(|it| {
-                it.starts_with(&format!("gw.toml:{line}:")) && it.contains(what)
-            });
+            let found = said
+                .lines()
+                .any(|it| it.starts_with(&format!("gw.toml:{line}:")) && it.contains(what));
             assert!(found, "{line} {what}: {said}");
         }
     }

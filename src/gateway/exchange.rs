@@ -19,8 +19,8 @@ use super::plan::Plan;
 use super::ticket::Ticket;
 use super::upstream::another;
 use crate::http1::{ChunkTracker, HeadScanner, ResponseBody, ResponseHead, parse_response};
-use crate::openai::Edits;
 use crate::net::{SEND_SLICES_MAX, Stream, fill_slices};
+use crate::openai::Edits;
 use crate::replicas::{Failure as ReplicaFailure, InFlight, Replica};
 
 /// Interim responses (1xx) that are skipped.

@@ -186,7 +186,8 @@ fn a_prefill_is_one_token_of_the_same_prompt() {
     let expected = format!("{{\"max_tokens\":1,{added},\"prompt\":\"p\",\"stream\":null}}");
     assert_eq!(edited("{\"prompt\":\"p\",\"stream\":null}", prefill), expected);
     // What a client has sent of its own never stays.
-    let own = "{\"kv_transfer_params\":{\"remote_host\":\"evil\"},\"prompt\":\"p\",\"max_tokens\":2}";
+    let own =
+        "{\"kv_transfer_params\":{\"remote_host\":\"evil\"},\"prompt\":\"p\",\"max_tokens\":2}";
     let both = |edits: &mut Edits, call: &Call| {
         edits.remove(call, own.as_bytes(), |_| true);
         prefill(edits, call);
