@@ -138,7 +138,7 @@ fn may_be_handed_over(plan: &Plan<'_>, call: &Call, body: &[u8]) -> bool {
     let named = |name: &&str| {
         memchr::memmem::find(body, name.as_bytes()).is_some() && member(body, name).is_some()
     };
-    one && known && !AT_ONE_PLACE.iter().any(|name| named(&name))
+    one && known && !AT_ONE_PLACE.iter().any(named)
 }
 
 /// Where the prompt of a request is best prefilled whose pool looks like this.
