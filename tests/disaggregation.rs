@@ -28,19 +28,20 @@ impl Pair {
         Pair::of(EngineKind::instant(), &PREFILL, &DECODE, "")
     }
 
-    /// A gateway in front of these replicas of a fleet of four; `more` are lines for `[[pool]]`.
+    /// A gateway in front of these replicas of a fleet of four; `more` are further sections.
     fn of(engine: EngineKind, prefill: &[usize], decode: &[usize], more: &str) -> Pair {
         let model = "base".to_owned();
-        let config = SimConfig { ports: vec![0; 4], engine, model, ..SimConfig::default() };
+        let loras = vec![("lora-a".to_owned(), "adapters/lora-a".to_owned())];
+        let config = SimConfig { ports: vec![0; 4], engine, model, loras, ..SimConfig::default() };
         let fleet = Fleet::start(config).expect("a fleet");
         let urls: Vec<_> =
             prefill.iter().map(|at| format!("\"http://{}\"", fleet.addr(*at))).collect();
         // A pool without replicas has a place where some may be found.
         let nobody = tempfile::NamedTempFile::new().expect("a file");
-        let pool = format!("role = \"decode\"\npair = \"pre\"\n{more}");
+        let pool = "role = \"decode\"\npair = \"pre\"\n".to_owned();
         let more = format!(
-            "[routing]\npolicy = \"round_robin\"\n[[pool]]\nname = \"pre\"\nmodel = \"base\"\n\
-             role = \"prefill\"\npair = \"p\"\nreplicas = [{}]\ndiscover = {{ file = \"{}\" }}\n",
+            "[routing]\npolicy = \"round_robin\"\npolicy_header = true\n[[pool]]\nname = \"pre\"\nmodel = \"base\"\n\
+             role = \"prefill\"\npair = \"p\"\nreplicas = [{}]\ndiscover = {{ file = \"{}\" }}\n{more}\n",
             urls.join(", "),
             nobody.path().display(),
         );
@@ -190,7 +191,8 @@ fn the_prefill_pool_is_nothing_that_a_client_may_ask_for() {
     let list = ask(pair.bed.addr, list.as_bytes()).json();
     let names: Vec<_> =
         list["data"].as_array().expect("a list").iter().map(|it| &it["id"]).collect();
-    assert_eq!(names, ["base", "m"]);
+    assert!(names.iter().all(|name| **name != "pre"), "{names:?}");
+    assert!(names.contains(&&json!("base")), "{names:?}");
 }
 
 #[test]
@@ -322,6 +324,60 @@ fn a_client_that_leaves_while_it_is_prefilled_ends_that_at_once() {
         assert_eq!(record["outcome"], "client_cancelled");
         assert!(record["input_tokens"].as_u64().expect("tokens") > 1_000, "{record}");
     }
+    at_rest(&pair.bed);
+}
+
+#[test]
+fn who_prefills_in_silence_is_given_up_and_a_callers_time_limit_holds_there_too() {
+    let limit = "[timeouts]\nfirst_token_ms = 300\n";
+    let pair = Pair::of(EngineKind::instant(), &PREFILL, &DECODE, limit);
+    PREFILL.into_iter().for_each(|at| pair.fleet.fault(at, Fault::new(Kind::StallBeforeHead)));
+    answers(&ask(pair.bed.addr, &stream(1)), 1);
+    assert_eq!((pair.legs("failed"), pair.legs("fell_back")), (2.0, 1.0));
+    at_rest(&pair.bed);
+    let pair = Pair::start();
+    PREFILL.into_iter().for_each(|at| pair.fleet.fault(at, Fault::new(Kind::StallBeforeHead)));
+    let request = String::from_utf8(chat(2, LONG, "")).expect("text");
+    let request = request.replacen(AUTH, &format!("{AUTH}X-Request-Deadline-Ms: 200\r\n"), 1);
+    assert_eq!(ask(pair.bed.addr, request.as_bytes()).status(), 504);
+    assert_eq!((pair.legs("gone"), pair.requests(&DECODE)), (1.0, vec![0, 0]));
+    assert_eq!(pair.bed.records(1)[0]["outcome"], "deadline");
+    at_rest(&pair.bed);
+}
+
+#[test]
+fn who_holds_the_beginning_prefills_what_follows() {
+    let pair = Pair::start();
+    let ask_for = |end: u64| {
+        let content =
+            format!("{} {} [[tag:{end}]]", "0 ".repeat(6_000), format!("{end} ").repeat(3_000));
+        let json = json!({"model": "m", "messages": [{"role": "user", "content": content}],
+            "max_tokens": 4});
+        let fields = format!("{AUTH}X-Gateway-Policy: cost\r\n");
+        let request = post_with("/v1/chat/completions", &fields, &json.to_string());
+        let answer = ask(pair.bed.addr, &request);
+        answers(&answer, end);
+        answer.field("x-gateway-prefill-node").expect("a prefill replica").to_owned()
+    };
+    let first = ask_for(1);
+    assert!((2..8).all(|end| ask_for(end) == first), "all begin alike");
+    at_rest(&pair.bed);
+}
+
+#[test]
+fn an_adapters_prompt_is_prefilled_with_the_adapter() {
+    let pair = Pair::start();
+    let mut tag = 0;
+    // Another prompt each time: who lists it is learned one replica after the other.
+    eventually("it is prefilled by who lists it", || {
+        tag += 1;
+        let request = String::from_utf8(chat(tag, LONG, "")).expect("text");
+        let json = request.rsplit("\r\n\r\n").next().expect("a body");
+        let json = json.replacen("\"m\"", "\"lora-a\"", 1);
+        let answer = ask(pair.bed.addr, &post_with("/v1/chat/completions", AUTH, &json));
+        answer.status() == 200 && pair.legs("done") > 0.0
+    });
+    assert_eq!(pair.sent(&PREFILL).1["model"], "lora-a");
     at_rest(&pair.bed);
 }
 

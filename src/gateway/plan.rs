@@ -121,7 +121,7 @@ impl<'p> Plan<'p> {
     pub(super) fn first_ms(&self) -> u64 {
         let timeouts = &self.published.timeouts;
         match (timeouts.first_token_ms, timeouts.next_token_ms) {
-            (first, _) if self.stream || !self.endpoint.generates() => first,
+            (first, _) if self.stream || self.prefills || !self.endpoint.generates() => first,
             (0, _) | (_, 0) => 0,
             (first, next) => {
                 let tokens = self.output_tokens_max.unwrap_or(OUTPUT_TOKENS_DEFAULT);
