@@ -30,6 +30,16 @@ impl Pair {
 
     /// A gateway in front of these replicas of a fleet of four; `more` are further sections.
     fn of(engine: EngineKind, prefill: &[usize], decode: &[usize], more: &str) -> Pair {
+        Pair::with(engine, (prefill, decode), None, more)
+    }
+
+    /// The same with `settings` of the decode pool.
+    fn with(
+        engine: EngineKind,
+        (prefill, decode): (&[usize], &[usize]),
+        settings: Option<&str>,
+        more: &str,
+    ) -> Pair {
         let model = "base".to_owned();
         let loras = vec![("lora-a".to_owned(), "adapters/lora-a".to_owned())];
         let config = SimConfig { ports: vec![0; 4], engine, model, loras, ..SimConfig::default() };
@@ -38,7 +48,7 @@ impl Pair {
             prefill.iter().map(|at| format!("\"http://{}\"", fleet.addr(*at))).collect();
         // A pool without replicas has a place where some may be found.
         let nobody = tempfile::NamedTempFile::new().expect("a file");
-        let pool = "role = \"decode\"\npair = \"pre\"\n".to_owned();
+        let pool = format!("role = \"decode\"\npair = \"pre\"\n{}", settings.unwrap_or_default());
         let more = format!(
             "[routing]\npolicy = \"round_robin\"\npolicy_header = true\n[[pool]]\nname = \"pre\"\nmodel = \"base\"\n\
              role = \"prefill\"\npair = \"p\"\nreplicas = [{}]\ndiscover = {{ file = \"{}\" }}\n{more}\n",
@@ -378,6 +388,23 @@ fn an_adapters_prompt_is_prefilled_with_the_adapter() {
         answer.status() == 200 && pair.legs("done") > 0.0
     });
     assert_eq!(pair.sent(&PREFILL).1["model"], "lora-a");
+    at_rest(&pair.bed);
+}
+
+#[test]
+fn who_has_too_much_to_prefill_is_passed_by() {
+    let engine = EngineKind::Fixed { ttft: Duration::from_millis(5), itl: Duration::ZERO };
+    // No prefill is that quick; it shows once some were seen.
+    let limit = Some("slo = { ttft_ms = 1.0 }\n");
+    let pair = Pair::with(engine, (&PREFILL, &DECODE), limit, "");
+    let mut tag = 0;
+    eventually("it is known that they are slow", || {
+        tag += 1;
+        answers(&ask(pair.bed.addr, &chat(tag, LONG, "")), tag);
+        pair.legs("busy") > 0.0
+    });
+    assert_eq!(pair.legs("done") + pair.legs("busy"), tag as f64);
+    assert_eq!(pair.requests(&PREFILL).iter().sum::<u64>(), pair.legs("done") as u64);
     at_rest(&pair.bed);
 }
 

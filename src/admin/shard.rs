@@ -91,18 +91,21 @@ pub enum PrefillResult {
     FellBack,
     /// Nobody there could be asked.
     Unavailable,
+    /// It would have waited there for longer than the pool's limit on the first token.
+    Busy,
     /// Too little was left to compute, or it cannot be handed over.
     Direct,
 }
 
 impl PrefillResult {
     /// All of them by their label, in the order of [`PoolCells::prefills`].
-    pub const ALL: [(PrefillResult, &'static str); 6] = [
+    pub const ALL: [(PrefillResult, &'static str); 7] = [
         (PrefillResult::Done, "done"),
         (PrefillResult::Failed, "failed"),
         (PrefillResult::Gone, "gone"),
         (PrefillResult::FellBack, "fell_back"),
         (PrefillResult::Unavailable, "unavailable"),
+        (PrefillResult::Busy, "busy"),
         (PrefillResult::Direct, "direct"),
     ];
 }
@@ -159,7 +162,7 @@ pub struct PoolCells {
     pub shed: [Counter; 5],
     /// Prompts by what became of them at the pool that prefills, in the order of
     /// [`PrefillResult::ALL`]. All zero but in decode pools.
-    pub prefills: [Counter; 6],
+    pub prefills: [Counter; 7],
     /// Time from choosing who prefills to having it, or having given up.
     pub prefill_legs: Histogram,
     /// How long requests waited for room, also those that left.

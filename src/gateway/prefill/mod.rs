@@ -7,11 +7,13 @@
 //! always compute the prompt itself. State of one request, on its core.
 
 mod ask;
+mod legs;
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use self::ask::{Answered, ask};
+pub(super) use self::legs::{Legs, decode_failed};
 use super::connection::Client;
 use super::core::Core;
 use super::exchange::Attempt;
@@ -21,7 +23,7 @@ use super::ticket::{CALLERS_LIMIT, Ticket};
 use super::upstream;
 use crate::admin::PrefillResult;
 use crate::openai::{Call, Edits, Endpoint, member};
-use crate::replicas::{Dispatch, Failure as ReplicaFailure, Replica};
+use crate::replicas::{Dispatch, Failure as ReplicaFailure};
 use crate::routing::Candidate;
 use crate::runtime::clock;
 
@@ -32,6 +34,9 @@ const KEEP: &str = "{\"do_remote_decode\":true,\"do_remote_prefill\":false}";
 /// Members of a body that need the prompt computed where the answer is made: nobody hands over what
 /// the prompt's own tokens were worth, or the beams of a search.
 const AT_ONE_PLACE: [&str; 2] = ["prompt_logprobs", "use_beam_search"];
+
+/// One in so many prompts goes to who is taken to be too busy: else nobody would see that it is not.
+const TRIAL: u64 = 16;
 
 /// How the prompt of a request may be prefilled elsewhere.
 pub(super) struct Far<'p> {
@@ -48,24 +53,6 @@ impl Far<'_> {
     }
 }
 
-/// What became of a request at the other pool.
-#[derive(Default)]
-pub(super) struct Legs {
-    /// Lanes there that failed it, by index.
-    tried: Vec<usize>,
-    /// The body with what was handed over, until it is used.
-    handed: Option<Box<Edits>>,
-    /// From here on it is computed where it is decoded.
-    off: bool,
-    /// Who has prefilled it, and the rank that the leg under way asks for.
-    replica: Option<Arc<Replica>>,
-    rank: Option<u32>,
-    /// It was sent there, and is there now.
-    ran: bool,
-    under_way: bool,
-    took_ns: u64,
-}
-
 /// Where a prompt is prefilled that is decoded elsewhere.
 pub(super) enum Leg {
     /// Its pool prefills for itself.
@@ -74,6 +61,8 @@ pub(super) enum Leg {
     Direct,
     /// Nobody who prefills may be sent it.
     Nobody,
+    /// They have so much to do that it would miss its limit.
+    Busy,
     /// It was to be prefilled elsewhere, and was not.
     FellBack,
     /// It is prefilled already.
@@ -163,9 +152,14 @@ pub(super) fn first(
     if legs.off || tokens.saturating_sub(cached.unwrap_or(0)) < far.tokens_min {
         return First::Leg(Leg::Direct);
     }
-    match pick::look(core, &far.plan, ticket) {
-        Some(look) => First::To(look, far.ttft_scale().unwrap_or(0.0) * look.pick.ttft_ms),
-        None => First::Leg(Leg::Nobody),
+    let Some(look) = pick::look(core, &far.plan, ticket) else {
+        return First::Leg(Leg::Nobody);
+    };
+    let ms = far.ttft_scale().unwrap_or(0.0) * look.pick.ttft_ms;
+    let learned = plan.published.learned.get(plan.served.pool);
+    match learned.map(|learned| learned.pool.ttft_limit_ms(tokens)) {
+        Some(limit_ms) if ms > limit_ms && core.random() % TRIAL != 0 => First::Leg(Leg::Busy),
+        _ => First::To(look, ms),
     }
 }
 
@@ -200,7 +194,7 @@ impl Leg {
 
     /// Was the time to the first token predicted for a prefill there?
     pub(super) fn is_here(&self) -> bool {
-        matches!(self, Leg::No | Leg::Direct | Leg::Nobody)
+        matches!(self, Leg::No | Leg::Direct | Leg::Nobody | Leg::Busy)
     }
 }
 
@@ -300,25 +294,6 @@ async fn attempt(
     ask(core, client, plan, ticket, (lane, routed, &dispatch)).await
 }
 
-/// A decode attempt has failed: is what was handed over for it still there? It can be fetched once,
-/// and an engine that cannot fetch it says no more than that it failed. So after such a word the
-/// prompt is computed by whoever decodes it, be it the same replica, whose health it is not.
-pub(super) fn decode_failed(ticket: &mut Ticket<'_>, why: &Attempt) {
-    let replica = ticket.replica();
-    let Some(legs) = ticket.legs.as_mut().filter(|legs| legs.handed.is_some()) else { return };
-    match why {
-        // It was sent nothing.
-        Attempt::Failed(Some(ReplicaFailure::Refused) | None, _) => {}
-        Attempt::Said(Some(ReplicaFailure::Erred), _) => {
-            (legs.handed, legs.off) = (None, true);
-            ticket.tried.pop();
-            let same = |erred: &Arc<Replica>| replica.as_ref().is_some_and(|r| r.key == erred.key);
-            ticket.erred.pop_if(|erred| same(erred));
-        }
-        _ => legs.handed = None,
-    }
-}
-
 /// Counts what became of a leg, or why there was none.
 pub(super) fn count(core: &Core, plan: &Plan<'_>, result: PrefillResult) {
     core.pools.pool(&core.metrics, &plan.pool.name).prefill(result).inc();
@@ -329,6 +304,7 @@ pub(super) fn count_direct(core: &Core, plan: &Plan<'_>, leg: &Leg) {
     match leg {
         Leg::Direct => count(core, plan, PrefillResult::Direct),
         Leg::Nobody => count(core, plan, PrefillResult::Unavailable),
+        Leg::Busy => count(core, plan, PrefillResult::Busy),
         Leg::No | Leg::FellBack | Leg::Done | Leg::To(_) => {}
     }
 }
@@ -337,74 +313,4 @@ fn fell_back(core: &Core, plan: &Plan<'_>, why: &str) {
     count(core, plan, PrefillResult::FellBack);
     let pool = &plan.pool.name;
     core.shared.log.warn(&format!("pool {pool}: a prompt was not prefilled by its pair: {why}"));
-}
-
-impl Ticket<'_> {
-    /// Lanes of the prefill pool that have failed the request, by index.
-    pub(super) fn legs_tried(&self) -> &[usize] {
-        self.legs.as_ref().map_or(&[], |legs| legs.tried.as_slice())
-    }
-
-    /// The data-parallel rank that the leg under way asks for.
-    pub(super) fn leg_rank(&self) -> Option<u32> {
-        self.legs.as_ref().and_then(|legs| legs.rank)
-    }
-
-    /// The body for whoever decodes, with what was handed over.
-    pub(super) fn handed_edits(&self) -> Option<&Edits> {
-        self.legs.as_ref().and_then(|legs| legs.handed.as_deref())
-    }
-
-    /// Who has prefilled it for whoever decodes.
-    pub(super) fn prefilled_by(&self) -> Option<&Replica> {
-        let legs = self.legs.as_ref().filter(|legs| legs.handed.is_some())?;
-        legs.replica.as_deref()
-    }
-
-    /// Is it being prefilled elsewhere now?
-    pub(super) fn is_prefilling(&self) -> bool {
-        self.legs.as_ref().is_some_and(|legs| legs.under_way)
-    }
-
-    /// Has an engine that prefills worked on it?
-    pub(super) fn was_prefilled(&self) -> bool {
-        self.legs.as_ref().is_some_and(|legs| legs.ran)
-    }
-
-    /// Time that the legs took, in ns.
-    pub(super) fn legs_ns(&self) -> u64 {
-        self.legs.as_ref().map_or(0, |legs| legs.took_ns)
-    }
-
-    /// Sent to a replica that prefills.
-    pub(super) fn leg_sent(&mut self) {
-        self.legs.iter_mut().for_each(|legs| legs.ran = true);
-    }
-
-    fn leg_begins(&mut self) {
-        self.legs.iter_mut().for_each(|legs| legs.under_way = true);
-    }
-
-    /// The leg that is to be done before it goes where it was picked for.
-    fn take_leg(&mut self) -> Option<Routed> {
-        let leg = &mut self.routed_mut()?.leg;
-        match std::mem::replace(leg, Leg::FellBack) {
-            Leg::To(routed) => Some(*routed),
-            other => {
-                *leg = other;
-                None
-            }
-        }
-    }
-
-    fn leg_ended(&mut self, began_ns: u64, handed: Option<Box<Edits>>) {
-        let took_ns = self.leg_took(began_ns);
-        if let Some(routed) = self.routed_mut().filter(|_| handed.is_some()) {
-            routed.leg = Leg::Done;
-        }
-        if let Some(legs) = &mut self.legs {
-            (legs.off, legs.handed, legs.under_way) = (handed.is_none(), handed, false);
-            legs.took_ns = legs.took_ns.saturating_add(took_ns);
-        }
-    }
 }
