@@ -157,10 +157,11 @@ pub(super) fn first(
     };
     let ms = far.ttft_scale().unwrap_or(0.0) * look.pick.ttft_ms;
     let learned = plan.published.learned.get(plan.served.pool);
-    match learned.map(|learned| learned.pool.ttft_limit_ms(tokens)) {
-        Some(limit_ms) if ms > limit_ms && core.random() % TRIAL != 0 => First::Leg(Leg::Busy),
-        _ => First::To(look, ms),
+    let limit_ms = learned.map_or(f64::INFINITY, |it| it.pool.ttft_limit_ms(tokens));
+    if ms > limit_ms && !core.random().is_multiple_of(TRIAL) {
+        return First::Leg(Leg::Busy);
     }
+    First::To(look, ms)
 }
 
 impl First {
