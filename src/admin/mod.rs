@@ -8,6 +8,7 @@ mod genai;
 mod guard;
 mod metrics;
 mod page;
+mod prefill;
 mod process;
 mod prompts;
 mod queue;
@@ -26,5 +27,6 @@ mod tenants;
 pub use recent::Recent;
 pub use server::{Flags, Reloads, View, all_turn, serve};
 pub use shard::{
-    GenAi, OPERATIONS, Phase, PoolCells, PoolIndex, RETRY_REASONS, SHED_REASONS, Shard, Stage,
+    GenAi, OPERATIONS, Phase, PoolCells, PoolIndex, PrefillResult, RETRY_REASONS, SHED_REASONS,
+    Shard, Stage,
 };
