@@ -1,5 +1,5 @@
-"""Debian's chromium, spoken to over a pair of pipes (the DevTools protocol): pages opened at a width
-and in a colour scheme, what they fetched, what their console said, what stands in them.
+"""Debian's chromium, spoken to over two pipes (the DevTools protocol): pages opened at a width and
+in a colour scheme, what they fetched, what their console said, what stands in them.
 
 Nothing is reached but this machine: every name but its own address is unknown to the browser.
 """

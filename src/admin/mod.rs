@@ -1,4 +1,5 @@
-//! The admin listener, never on the clients' addresses: metrics, readiness, status, drain, profiles.
+//! The admin listener, never on the clients' addresses: metrics, readiness, status, drain, reload,
+//! profiles.
 //!
 //! Runs on the control thread (tokio, hyper); reads the cores' cells and the fleet's atomics,
 //! writes nothing that a core waits for. `shard` has the cells themselves, which the cores write.

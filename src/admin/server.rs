@@ -237,7 +237,7 @@ async fn answer_known(view: &Arc<View>, request: Request<Incoming>) -> Response<
         "/ready" if get => yes_or_no(view.is_ready(), "ready"),
         "/live" if get => yes_or_no(view.is_live(), "live"),
         "/status" if get => page::answer(),
-        "/status.json" if get => json(200, &status::json(view)),
+        "/status.json" if get => text(200, "application/json", status::json(view)),
         "/decisions" if get => json(200, &(view.decisions)(last(&request))),
         "/snapshot" if get => json(200, &(view.snapshot)()),
         "/debug/heap" if get => json(200, &heap::json(view)),
@@ -256,9 +256,7 @@ async fn answer_known(view: &Arc<View>, request: Request<Incoming>) -> Response<
         }
         "/replicas" | "/metrics" | "/ready" | "/live" | "/status" | "/status.json" | "/drain"
         | "/reload" | "/decisions" | "/snapshot" | "/explain" | "/debug/heap"
-        | "/debug/profile" => {
-            text(405, "text/plain", "wrong method\n".to_owned())
-        }
+        | "/debug/profile" => text(405, "text/plain", "wrong method\n".to_owned()),
         _ => text(404, "text/plain", "unknown path\n".to_owned()),
     }
 }

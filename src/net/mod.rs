@@ -10,9 +10,9 @@
 //! up; and a client can be watched in every phase at no cost.
 //!
 //! Everything lives on the thread of its core; nothing here is `Send` (but `SharedWords`,
-//! `inherited_listeners`, `heap` and `Sampler`, here for their `unsafe` alone, and `pass`). Nothing blocks, no name is
-//! ever resolved here (`connect` takes addresses), and no timer is kept: time limits belong to the
-//! caller's sweep.
+//! `inherited_listeners`, `heap` and `Sampler`, here for their `unsafe` alone, and `pass`). Nothing
+//! blocks, no name is ever resolved here (`connect` takes addresses), and no timer is kept: time
+//! limits belong to the caller's sweep.
 
 mod bell;
 mod driver;

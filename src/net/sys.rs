@@ -154,8 +154,8 @@ pub fn heap() -> Option<Heap> {
     None
 }
 
-/// Words of a stack that a sample keeps: 32 KiB, which hold some hundred frames.
-const STACK_WORDS: usize = 4096;
+/// Words of a stack that a sample keeps: 64 KiB, the whole of it but in a debug build.
+const STACK_WORDS: usize = 8192;
 /// Samples between two looks at them: more than a timer can make in the time.
 const SLOTS: usize = 64;
 /// The system reads memory by pieces that are there whole or not at all.
@@ -196,9 +196,9 @@ pub struct Sample {
 /// until it is dropped; one at a time in a process.
 ///
 /// The handler of the signal (`SIGPROF`) copies registers and a piece of the stack, and does
-/// nothing else: it takes no lock, allocates nothing, unwinds nothing, and lets the system read the
-/// stack, which says where it ends instead of failing. System calls that the signal interrupts begin
-/// anew, or return to loops that do so.
+/// nothing else: it takes no lock, allocates nothing, unwinds nothing, and has the system read the
+/// stack, which says where it ends instead of failing. System calls that are interrupted begin anew,
+/// or return to loops that begin them anew.
 pub struct Sampler(());
 
 impl Sampler {

@@ -1,5 +1,5 @@
 //! What operators stand on: `expedite doctor`, `tuning/host`, the dashboard and the alerts, the
-//! files of `scripts/deploy`, the status page, profiles and the admin secret, each held against what
+//! files of `scripts/deploy`, the status page, profiles, the admin secret, each held against what
 //! the program really does.
 
 #[path = "../support/command.rs"]
@@ -13,6 +13,7 @@ mod exposition;
 #[path = "../support/host_tree.rs"]
 mod host_tree;
 mod observability;
+#[allow(dead_code)] // Each test uses its part.
 #[path = "../support/service.rs"]
 mod service;
 mod status;

@@ -74,8 +74,7 @@ impl Image {
                     let section = file.section_by_name(name)?;
                     Some(section.address()..section.address().checked_add(section.size())?)
                 };
-                let bytes =
-                    |name: &str| Some(file.section_by_name(name)?.data().ok()?.to_vec());
+                let bytes = |name: &str| Some(file.section_by_name(name)?.data().ok()?.to_vec());
                 let sections = ExplicitModuleSectionInfo {
                     base_svma: 0,
                     text_svma: span(".text"),
@@ -123,7 +122,8 @@ impl Image {
 
     fn read<F: Reader>(&self, reader: F) -> Option<F::Told> {
         if self.path == "[vdso]" {
-            let bytes = self.at.end.checked_sub(self.at.start).filter(|n| *n <= MEMORY_BYTES_MAX)?;
+            let bytes =
+                self.at.end.checked_sub(self.at.start).filter(|n| *n <= MEMORY_BYTES_MAX)?;
             let mut memory = vec![0; bytes as usize];
             File::open("/proc/self/mem").ok()?.read_exact_at(&mut memory, self.at.start).ok()?;
             return Some(reader.read(memory.as_slice()));

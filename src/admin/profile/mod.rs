@@ -21,6 +21,8 @@ const HZ: (u32, u32) = (99, 250);
 /// Between two looks at the samples: far fewer than there is room for.
 const LOOK: Duration = Duration::from_millis(20);
 const FRAMES_MAX: usize = 256;
+/// The address that stands for the frames beyond what could be unwound.
+const CUT: u64 = 0;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,13 +133,17 @@ impl Stacks {
         };
         let mut frames = self.unwinder.iter_frames(at, registers, &mut self.cache, &mut word);
         let mut found = Vec::new();
-        while let Ok(Some(frame)) = frames.next() {
-            // For a frame that has called another this lies in the call, not behind it.
-            found.push(frame.address_for_lookup());
-            if found.len() == FRAMES_MAX {
-                break;
+        loop {
+            match frames.next() {
+                // For a frame that has called another this lies in the call, not behind it.
+                Ok(Some(frame)) if found.len() < FRAMES_MAX => {
+                    found.push(frame.address_for_lookup());
+                }
+                Ok(None) => return found,
+                Ok(Some(_)) | Err(_) => break,
             }
         }
+        found.push(CUT);
         found
     }
 
@@ -169,7 +175,10 @@ impl Stacks {
                 None => (at, clean(image.name())),
             }));
         }
-        let unknown = |at: u64| (at, format!("{at:#x}"));
+        let unknown = |at: u64| match at {
+            CUT => (at, "[cut off]".to_owned()),
+            _ => (at, format!("{at:#x}")),
+        };
         let nameless: Vec<u64> = all.into_iter().filter(|at| !names.contains_key(at)).collect();
         names.extend(nameless.into_iter().map(unknown));
         names
@@ -229,7 +238,7 @@ mod tests {
                 let profile = asked.take().unwrap().expect("no other");
                 let lines: Vec<&str> = profile.folded.lines().collect();
                 let counts = lines.iter().map(|line| line.rsplit_once(' ').unwrap().1);
-                let sum = counts.map(|count| count.parse::<u64>().unwrap()).sum();
+                let sum: u64 = counts.map(|count| count.parse::<u64>().unwrap()).sum();
                 assert_eq!(profile.samples, sum);
                 seen = lines.iter().any(|line| {
                     let inner = line.find("::inner_of_the_test");
