@@ -197,8 +197,8 @@ pub struct Sample {
 ///
 /// The handler of the signal (`SIGPROF`) copies registers and a piece of the stack, and does
 /// nothing else: it takes no lock, allocates nothing, unwinds nothing, and has the system read the
-/// stack, which says where it ends instead of failing. System calls that are interrupted begin anew,
-/// or return to loops that begin them anew.
+/// stack, which says where it ends instead of failing. System calls that are interrupted begin
+/// anew, or return to loops that begin them anew.
 pub struct Sampler(());
 
 impl Sampler {
