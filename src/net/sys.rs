@@ -158,8 +158,6 @@ pub fn heap() -> Option<Heap> {
 const STACK_WORDS: usize = 8192;
 /// Samples between two looks at them: more than a timer can make in the time.
 const SLOTS: usize = 64;
-/// The system reads memory by pieces that are there whole or not at all.
-const PIECE_BYTES: usize = 4096;
 
 const FREE: u32 = 0;
 const FILLING: u32 = 1;
@@ -178,6 +176,8 @@ struct Slot {
 }
 
 static SAMPLES: OnceLock<Box<[Slot]>> = OnceLock::new();
+/// This process's memory as a file, which tells where a stack ends; nobody needs a right for its own.
+static MEMORY: OnceLock<File> = OnceLock::new();
 static SAMPLING: AtomicBool = AtomicBool::new(false);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static LOST: AtomicU64 = AtomicU64::new(0);
@@ -217,6 +217,9 @@ impl Sampler {
             let _ = slot.state.compare_exchange(FULL, FREE, Ordering::AcqRel, Ordering::Relaxed);
         }
         LOST.store(0, Ordering::Relaxed);
+        if let Ok(memory) = File::open("/proc/self/mem") {
+            MEMORY.get_or_init(|| memory);
+        }
         listen_to_the_timer()?;
         set_timer(1_000_000 / hz.clamp(1, 1_000_000))?;
         Ok(Some(sampler))
@@ -272,22 +275,13 @@ impl Slot {
         }
         // SAFETY: it has no arguments and cannot fail.
         self.thread.store(unsafe { libc::gettid() }, Ordering::Relaxed);
-        let from = registers[1] as usize;
+        let memory = MEMORY.get().map_or(-1, |file| file.as_raw_fd());
         let room = self.stack.len() * size_of::<u64>();
-        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let mut pieces = [nothing; STACK_WORDS * size_of::<u64>() / PIECE_BYTES + 1];
-        let mut done = 0;
-        for piece in &mut pieces {
-            let at = from.wrapping_add(done);
-            let bytes = (PIECE_BYTES - at % PIECE_BYTES).min(room.saturating_sub(done));
-            *piece = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: bytes };
-            done = done.saturating_add(bytes);
-        }
-        let into = libc::iovec { iov_base: self.stack.as_ptr() as *mut _, iov_len: room };
-        // SAFETY: `into` is memory of atomics that only who fills the slot writes, and the system
-        // checks that the pieces may be read.
+        // SAFETY: the system writes no more than that, to atomics that only who fills the slot
+        // touches; it checks itself what can be read, and a descriptor that is none is an error.
         let got = unsafe {
-            libc::process_vm_readv(libc::getpid(), &into, 1, pieces.as_ptr(), pieces.len() as _, 0)
+            let into = self.stack.as_ptr().cast_mut().cast();
+            libc::pread(memory, into, room, registers[1] as libc::off_t)
         };
         self.bytes.store(usize::try_from(got).unwrap_or(0), Ordering::Relaxed);
     }
