@@ -176,7 +176,7 @@ struct Slot {
 }
 
 static SAMPLES: OnceLock<Box<[Slot]>> = OnceLock::new();
-/// This process's memory as a file, which tells where a stack ends; nobody needs a right for its own.
+/// This process's memory as a file, which tells where a stack ends.
 static MEMORY: OnceLock<File> = OnceLock::new();
 static SAMPLING: AtomicBool = AtomicBool::new(false);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
