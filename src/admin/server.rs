@@ -146,11 +146,12 @@ pub fn all_turn(shards: &[Arc<Shard>], now_ms: u64) -> bool {
 }
 
 impl View {
-    /// May a load balancer send requests: not draining, and some replica takes work?
+    /// May a load balancer send requests: not draining, no request refused for the usage log's
+    /// sake, and some replica takes work?
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let draining = self.flags.draining.load(Relaxed);
-        !draining && self.usage.is_healthy() && (self.fleet)().any_eligible(clock::now_ms())
+        !draining && self.usage.takes_requests() && (self.fleet)().any_eligible(clock::now_ms())
     }
 
     fn is_live(&self) -> bool {

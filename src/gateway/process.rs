@@ -277,11 +277,13 @@ fn access_log(config: &Config) -> Result<Option<(AccessLog, AccessWriter)>, Stri
 
 fn usage_log(
     config: &Config,
-    log: &Log,
+    log: &Arc<Log>,
     traces: Option<&Arc<Traces>>,
 ) -> Result<(UsageSink, UsageWriter), String> {
     let copy = traces.filter(|_| config.usage.otlp).map(Traces::copy);
-    let started = UsageWriter::start_copying(&config.usage, copy)
+    let said = Arc::clone(log);
+    let say = move |bad: bool, line: &str| if bad { said.error(line) } else { said.info(line) };
+    let started = UsageWriter::start_telling(&config.usage, copy, Box::new(say))
         .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
     started.1.notes().iter().for_each(|note| log.warn(note));
     if config.usage.path == "none" {
