@@ -221,7 +221,8 @@ async fn sample(view: Weak<View>) {
 
 async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let secret = (view.secret)();
-    match guard::check(secret.as_ref(), request.uri().path(), request.headers()) {
+    let asked = (request.method(), request.uri().path());
+    match guard::check(secret.as_ref(), asked, request.headers()) {
         Ok(()) => answer_known(view, request).await,
         Err(why) => refused(why),
     }
@@ -270,6 +271,11 @@ fn refused(why: Refused) -> Response<Full<Bytes>> {
     let mut response = json(status, &json!({ "error": what }));
     if why == Refused::NoSecret {
         let scheme = header::HeaderValue::from_static("Bearer");
+        Refused::Named => (
+            403,
+            "without admin_secret in [server] a browser, and whoever changes something, has to use \
+             this listener's IP address or localhost instead of a name",
+        ),
         response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
     }
     response
