@@ -35,6 +35,8 @@ pub struct Flags {
     pub holding: AtomicBool,
     /// When a successor took over, in ms since process start; 0: none has.
     pub handed_over_ms: AtomicU64,
+    /// A successor has asked for the sockets and not yet said that it serves.
+    pub handing_over: AtomicBool,
     /// A drain has begun: readiness is gone, answers close their connections.
     pub draining: AtomicBool,
     /// No new connection is accepted.

@@ -61,6 +61,7 @@ mod view;
 mod waiting;
 mod watchdog;
 
+pub use handover::withdraw;
 pub use identity::load as load_identity;
 pub use offline::explain_snapshot;
 pub use process::Gateway;

@@ -172,6 +172,12 @@ impl Gateway {
         }
     }
 
+    /// A successor is about to take over, or has.
+    #[must_use]
+    pub fn hands_over(&self) -> bool {
+        self.flags.handing_over.load(Relaxed) || self.flags.handed_over_ms.load(Relaxed) != 0
+    }
+
     /// Reads the configuration again and goes on by it; waits for what comes of it. Not for a
     /// thread of a runtime.
     ///
