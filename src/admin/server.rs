@@ -120,6 +120,8 @@ pub struct View {
     pub driver: &'static str,
     /// Begins a reload; what comes of it comes later.
     pub reload: Box<dyn Fn() -> oneshot::Receiver<Reloaded> + Send + Sync>,
+    /// When the certificate that clients are shown ends, in s since 1970.
+    pub certificate_ends_s: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     /// What came of reloads.
     pub reloads: Arc<Reloads>,
     /// Begins a drain.
@@ -269,15 +271,15 @@ fn refused(why: Refused) -> Response<Full<Bytes>> {
     let (status, what) = match why {
         Refused::NoSecret => (401, "this needs the admin secret: Authorization: Bearer ..."),
         Refused::Foreign => (403, "a page of another origin may not ask this"),
-    };
-    let mut response = json(status, &json!({ "error": what }));
-    if why == Refused::NoSecret {
-        let scheme = header::HeaderValue::from_static("Bearer");
         Refused::Named => (
             403,
             "without admin_secret in [server] a browser, and whoever changes something, has to use \
              this listener's IP address or localhost instead of a name",
         ),
+    };
+    let mut response = json(status, &json!({ "error": what }));
+    if why == Refused::NoSecret {
+        let scheme = header::HeaderValue::from_static("Bearer");
         response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
     }
     response

@@ -26,7 +26,7 @@ use super::supervise::Cores;
 use super::watchdog;
 use crate::admin::{Flags, Recent, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
-use crate::net::{Driver, DriverChoice};
+use crate::net::{Driver, DriverChoice, Identity};
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::adapters::{self, Wants};
 use crate::replicas::registry::{self, Handle, Registry};
@@ -103,7 +103,7 @@ impl Gateway {
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(no_thread)?;
         let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
-        let identity = identity::load(&config).map_err(|error| error.to_string())?;
+        let identity = shown(&config, &log)?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let (loader, wants) = adapters::channel();
@@ -275,6 +275,14 @@ fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
     Ok(driver)
 }
 
+/// What TLS clients are shown, with a word if that is no longer of use to them.
+fn shown(config: &Config, log: &Log) -> Result<Option<Identity>, String> {
+    let identity = identity::load(config).map_err(|error| error.to_string())?;
+    let remark = identity.as_ref().and_then(|identity| identity::remark(config, identity));
+    remark.iter().for_each(|remark| log.warn(remark));
+    Ok(identity)
+}
+
 fn access_log(config: &Config) -> Result<Option<(AccessLog, AccessWriter)>, String> {
     let Some(access) = &config.log.access else { return Ok(None) };
     let started = AccessWriter::start(access);
@@ -407,7 +415,7 @@ fn exporter(shared: &Arc<Shared>, config: &Config) -> Option<impl Future<Output 
 fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
     let [published, charged, guarded] = std::array::from_fn(|_| Arc::clone(&shared.published));
     let flags = Arc::clone(&shared.flags);
-    let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
+    let [asked, decided, shown, shows] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
@@ -421,6 +429,9 @@ fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         reload: Box::new(move || reloader.ask()),
+        certificate_ends_s: Box::new(move || {
+            Some(shows.identity.as_ref()?.load().validity()?.ends_s)
+        }),
         reloads: Arc::clone(&shared.reloads),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
         explain: Box::new(move |meant, body| explain::call(&asked, meant, body)),
