@@ -1,6 +1,6 @@
 //! The CPUs of the cores: whether they may be used, whom they are shared with, how they sleep.
 
-use super::tree::{Tree, cpus, field, list};
+use crate::runtime::tree::{Tree, cpus, field, list};
 use super::{Finding, Findings, Wish};
 
 const CPU: &str = "sys/devices/system/cpu";

@@ -24,13 +24,12 @@ mod report;
 mod sockets;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 use crate::config::{Config, Cores, Driver};
 use crate::net;
 
 pub use report::Report;
-pub use tree::Tree;
+pub use crate::runtime::tree::Tree;
 
 /// How a thing stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

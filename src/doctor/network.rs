@@ -2,7 +2,7 @@
 //!
 //! Only cards with a device behind them count: bridges, tunnels and a container's `veth` do not.
 
-use super::tree::{Tree, list, mask};
+use crate::runtime::tree::{Tree, list, mask};
 use super::{Finding, Findings, Wish, cpu};
 
 const NET: &str = "sys/class/net";

@@ -7,3 +7,4 @@ pub mod files;
 pub mod log;
 pub mod snapshot;
 pub mod systemd;
+pub mod tree;
