@@ -68,6 +68,14 @@ fn a_server_as_distributions_ship_it_has_much_to_mend() {
 }
 
 #[test]
+fn cores_that_nobody_lists_are_on_one_node_and_near_the_card() {
+    let levels = levels(SERVER, None);
+    for name in ["cores", "numa", "card-node eth0"] {
+        assert_eq!(levels.get(name), Some(&Level::Ok), "{name}");
+    }
+}
+
+#[test]
 fn an_empty_tree_is_unknown_throughout() {
     let levels = levels("", None);
     let known = at(&levels, Level::Ok);

@@ -5,6 +5,7 @@ pub mod cells;
 pub mod clock;
 pub mod files;
 pub mod log;
+pub mod nodes;
 pub mod snapshot;
 pub mod systemd;
 pub mod tree;

@@ -270,6 +270,7 @@ const PROMISED: [(&str, &str); 37] = [
     ("expedite_connections", "side=client,upstream,upstream_idle"),
     ("expedite_access_lines_total", "result=written,dropped,failed"),
     ("expedite_otel_exported_total", "signal=spans,logs result=exported,dropped,refused"),
+    ("expedite_core_connections", "core"),
     ("expedite_core_cpu_seconds_total", "core"),
     ("process_cpu_seconds_total", ""),
     ("process_resident_memory_bytes", ""),
