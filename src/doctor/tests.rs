@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-#[path = "../../tests/support/host_tree.rs"]
-mod host_tree;
-use host_tree::{SERVER, VM, unpack};
+use crate::runtime::host_tree::{SERVER, VM, unpack};
 
 /// The levels by name of what is found on a host.
 fn levels(tree: &str, config: Option<&str>) -> BTreeMap<String, Level> {

@@ -2,9 +2,7 @@
 
 use super::*;
 
-#[path = "../../tests/support/host_tree.rs"]
-mod host_tree;
-use host_tree::{SERVER, VM, unpack};
+use crate::runtime::host_tree::{SERVER, VM, unpack};
 
 /// What is chosen on a recorded host with more files, of these CPUs.
 fn chosen(host: &str, more: &str, allowed: &[usize]) -> Auto {
