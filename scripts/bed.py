@@ -172,12 +172,13 @@ class Bed(contextlib.ExitStack):
         self.callback(process.end)
         return process
 
-    def fleet(self, replicas, engine, tokenizer=None, kv_events=False):
-        """Ports of simulated replicas, and their process."""
+    def fleet(self, replicas, engine, tokenizer=None, kv_events=False, pace=None):
+        """Ports of simulated replicas, and their process. `pace`: TTFT and ITL in ms."""
         first = free_range(3 * replicas)
         last = first + replicas - 1
         command = [self.expedite, "sim", "--ports", f"{first}-{last}", "--engine", engine]
         command += ["--tokenizer", tokenizer] if tokenizer else []
+        command += ["--ttft-ms", str(pace[0]), "--itl-ms", str(pace[1])] if pace else []
         command += ["--kv-events-port", str(last + 1)] if kv_events else []
         process = self.keep(Process(command, self.path("sim.log")))
         ports = list(range(first, last + 1))

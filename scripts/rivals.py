@@ -84,12 +84,12 @@ def debian(program):
 
 
 def environment(name, pin):
-    """A Python environment with one pinned package; made anew when the pin changes."""
-    folder = os.path.join(CACHE, name)
-    stamp = os.path.join(folder, "pin")
+    """A Python environment with one pinned package; made anew when the pin or its place changes."""
+    folder = os.path.realpath(os.path.join(CACHE, name))
+    stamp, made = os.path.join(folder, "pin"), f"{pin} in {folder}"
     if os.path.exists(stamp):
         with open(stamp, encoding="utf-8") as file:
-            if file.read() == pin:
+            if file.read() == made:
                 return
     print(f"{name}: installing {pin}", file=sys.stderr, flush=True)
     make = [sys.executable, "-m", "venv", "--clear", folder]
@@ -104,7 +104,7 @@ def environment(name, pin):
         if done.returncode:
             raise Unavailable(f"{pin} cannot be installed: {last_line(done.stderr)}")
     with open(stamp, "w", encoding="utf-8") as file:
-        file.write(pin)
+        file.write(made)
 
 
 def last_line(text):

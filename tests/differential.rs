@@ -6,14 +6,13 @@
 
 #[path = "support/mutations.rs"]
 mod mutations;
+#[path = "support/python.rs"]
+mod python;
 #[allow(dead_code)] // Each test of the wire uses its part.
 #[path = "fuzz/src/targets.rs"]
 mod targets;
 
-use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::{env, thread};
+use std::env;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -31,21 +30,14 @@ struct Case {
 
 #[test]
 fn readers_behind_us_frame_what_we_accept_the_same() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = root.join(".cache/python/bin/python");
-    if !python.exists() {
-        let required = env::var("CI").is_ok_and(|value| value == "true")
-            || env::var("EXPEDITE_FULL").is_ok_and(|value| value == "1");
-        assert!(!required, "run scripts/venv first");
-        println!("skipped: no .cache/python; run scripts/venv");
-        return;
-    }
+    let Some(python) = python::interpreter() else { return };
     let count = env::var("EXPEDITE_DIFFERENTIAL_CASES").ok();
     let count = count.map_or(CASES, |count| count.parse().expect("a number of cases"));
 
     let cases = accepted(count);
     assert!(cases.len() * 20 > count, "too few accepted to tell: {} of {count}", cases.len());
-    let verdicts = ask(&python, &root.join("tests/differential/verdicts.py"), &cases);
+    let lines = cases.iter().map(|case| python::hex(&case.bytes) + "\n").collect();
+    let verdicts = python::ask(&python, "tests/differential/verdicts.py", lines);
     assert_eq!(verdicts.len(), cases.len());
 
     let mut read_whole = 0;
@@ -54,7 +46,7 @@ fn readers_behind_us_frame_what_we_accept_the_same() {
         for reader in words.chunks(3) {
             let [name, end, bodies] = reader else { panic!("{verdict}") };
             let shown = case.bytes.escape_ascii();
-            let ours: Vec<String> = case.bodies.iter().map(|body| hex(body)).collect();
+            let ours: Vec<String> = case.bodies.iter().map(|body| python::hex(body)).collect();
             let theirs: Vec<String> = bodies
                 .split(',')
                 .filter_map(|body| body.strip_prefix('='))
@@ -111,24 +103,4 @@ fn rewritten(body: &[u8]) -> Vec<u8> {
     out.extend_from_slice(write::CRLF);
     out.extend_from_slice(body);
     out
-}
-
-fn ask(python: &Path, script: &Path, cases: &[Case]) -> Vec<String> {
-    let mut child = Command::new(python)
-        .arg(script)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python starts");
-    let mut stdin = child.stdin.take().expect("piped");
-    let lines: String = cases.iter().map(|case| hex(&case.bytes) + "\n").collect();
-    let writer = thread::spawn(move || stdin.write_all(lines.as_bytes()));
-    let output = child.wait_with_output().expect("python ends");
-    writer.join().expect("no panic").expect("python reads all");
-    assert!(output.status.success());
-    String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::engine::{After, DONE, Engine, LAST_CHUNK, STREAM_HEAD, chunk, event};
 use common::faults::{IN_TURN, at_rest, chat_for_acme, in_front_of, role_event, states};
@@ -140,5 +140,57 @@ fn killing_one_of_four_under_load_fails_no_request_without_content() {
     assert_eq!(truncated(&records), torn);
     assert!(torn <= 8, "only what was open with content: {torn}");
     assert!(records.iter().filter(|r| r["outcome"] == "ok").count() == REQUESTS - torn);
+    at_rest(&bed);
+}
+
+#[test]
+fn who_says_that_it_is_full_is_left_alone_while_others_have_room() {
+    let (fleet, bed) = simulated(3);
+    fleet.fault(0, Fault::status(503));
+    let began = Instant::now();
+    for _ in 0..90 {
+        let response = ask(bed.addr, &short_chat());
+        assert_eq!(response.status(), 200, "{}", response.text());
+    }
+    // A third of the traffic would soon have spent the retries of all.
+    let asked = bed.metric("expedite_retries_total", "reason=\"full\"") as u64;
+    let seconds = began.elapsed().as_secs();
+    assert!((1..=2 + seconds).contains(&asked), "asked {asked} times in {seconds} s");
+    assert_eq!(states(&bed), ["up", "up", "up"], "full is not ill");
+    fleet.fault(0, Fault::new(Kind::None));
+    let before = fleet.stats(0).completed;
+    eventually("it has traffic again", || {
+        assert_eq!(ask(bed.addr, &short_chat()).status(), 200);
+        fleet.stats(0).completed > before
+    });
+    // Where all are full, the engine is asked: it may have room again.
+    (0..3).for_each(|replica| fleet.fault(replica, Fault::status(503)));
+    let refused = (0..4).filter(|_| ask(bed.addr, &short_chat()).status() == 503).count();
+    assert_eq!(refused, 4);
+    (0..3).for_each(|replica| fleet.fault(replica, Fault::new(Kind::None)));
+    assert_eq!(ask(bed.addr, &short_chat()).status(), 200);
+    at_rest(&bed);
+}
+
+#[test]
+fn a_replica_whose_streams_break_off_is_ejected_though_each_began_well() {
+    let (fleet, bed) = simulated(2);
+    let cut = |bed: &Bed| {
+        let response = ask(bed.addr, &chat_for_acme(",\"stream\":true,\"max_tokens\":8"));
+        assert_eq!(response.status(), 200, "{}", response.text());
+        !response.complete
+    };
+    fleet.fault(0, Fault::new(Kind::ResetBetweenEvents).after(3));
+    let torn = (0..40).filter(|_| cut(&bed)).count();
+    // Three eject it; then one comes to nothing for each trial.
+    assert!((3..=8).contains(&torn), "{torn} of 40");
+    assert_eq!(states(&bed)[0], "ejected");
+    fleet.fault(0, Fault::new(Kind::None));
+    let before = fleet.stats(0).completed;
+    eventually("it has traffic again", || {
+        cut(&bed);
+        fleet.stats(0).completed > before
+    });
+    assert_eq!(states(&bed), ["up", "up"]);
     at_rest(&bed);
 }

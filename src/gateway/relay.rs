@@ -18,7 +18,6 @@ use super::reply::{Failure, Head};
 use super::ticket::Ticket;
 use super::upstream;
 use crate::http1::write;
-use crate::replicas::Failure as ReplicaFailure;
 use crate::runtime::clock;
 use crate::usage::Outcome;
 
@@ -170,7 +169,7 @@ async fn wait_failed(
         }
         Attempt::Late(limit) => {
             // Silence after the first event is how a vLLM freezes when it is shut down.
-            exchange.replica.health.failed(ReplicaFailure::Broken, core.sweep.now_ms());
+            upstream::cut(core, &exchange.replica, limit);
             Failure::Upstream(format!("the replica went silent ({limit})"))
         }
         Attempt::Full(reason) => Failure::Full(reason),
@@ -232,6 +231,7 @@ async fn ended(
         Some(End::Complete) | None => {
             frames.scan_tail(exchange.inbox.filled());
             ticket.ended(Outcome::Ok);
+            exchange.replica.health.finished();
             give_back(core, exchange, *frames);
             let keep = plan.outgoing == Outgoing::Chunked && plan.client_keeps;
             Relayed::Done(if keep { Next::KeepAlive } else { Next::Close })
@@ -247,7 +247,7 @@ async fn ended(
                 End::Truncated(reason) => reason,
                 _ => "the engine was shut down under the request",
             };
-            exchange.replica.health.failed(ReplicaFailure::Broken, core.sweep.now_ms());
+            upstream::cut(core, &exchange.replica, reason);
             exchange.stream.shut();
             let failure = Failure::Upstream(reason.to_owned());
             let next = fail_in_band(core, client, ticket, failure).await;

@@ -149,6 +149,7 @@ pub(super) fn note(core: &Core, replica: &Arc<Replica>, why: &Attempt, ticket: &
             (ReplicaFailure::Draining, "its engine is shutting down")
         }
         Attempt::Said(Some(failure), ..) => (*failure, "its engine answered with an error"),
+        Attempt::Full(_) => return replica.health.full(core.sweep.now_ms()),
         // Silence is how a vLLM freezes that is shut down; a caller's own limit says nothing.
         Attempt::Late(limit) if *limit == FIRST_TOKEN => (ReplicaFailure::Broken, *limit),
         _ => return,
@@ -159,6 +160,15 @@ pub(super) fn note(core: &Core, replica: &Arc<Replica>, why: &Attempt, ticket: &
 fn blame(core: &Core, replica: &Replica, failure: ReplicaFailure, reason: &str) {
     if replica.health.failed(failure, core.sweep.now_ms()) {
         core.shared.log.warn(&format!("replica {} ejected: {reason}", replica.id));
+    }
+}
+
+/// A stream broke off behind content that the client has.
+pub(super) fn cut(core: &Core, replica: &Replica, reason: &str) {
+    if replica.health.cut(core.sweep.now_ms()) {
+        core.shared
+            .log
+            .warn(&format!("replica {} ejected: its streams break off: {reason}", replica.id));
     }
 }
 

@@ -7,7 +7,7 @@
 use super::learned::Learned;
 use super::prompt::BLOCK_TOKENS_DEFAULT;
 use crate::prompt::Prompt;
-use crate::prompt::blocks::{BlockHash, reusable_tokens};
+use crate::prompt::blocks::{BlockHash, reusable_tokens, text_bytes};
 use crate::replicas::{Lane, Pool, Served, Sums};
 use crate::routing::{Candidate, FleetView, Others, Residency};
 
@@ -140,7 +140,11 @@ pub(super) fn cached_tokens(prompt: &Prompt, depth: u32) -> u64 {
     match u64::from(prompt.block_tokens) {
         // Chunks of text: their share of the tokens. What is behind the last whole chunk counts
         // as half of one.
-        0 => (prompt.tokens as f64 * depth as f64 / (prompt.hashes.len() as f64 + 0.5)) as u64,
+        0 => {
+            let chunks = prompt.hashes.len();
+            let text = (text_bytes(chunks) + text_bytes(chunks + 1)) as f64 / 2.0;
+            (prompt.tokens as f64 * text_bytes(depth) as f64 / text) as u64
+        }
         tokens => {
             (depth as u64).saturating_mul(tokens).min(reusable_tokens(prompt.longest, tokens))
         }
@@ -201,12 +205,27 @@ impl Scratch {
             fleet.add(&others);
             self.others.push(others);
         }
+        self.leave_out_full(asks);
         if heard {
             for (candidate, others) in self.candidates.iter_mut().zip(&self.others) {
                 others.add_to(candidate, &fleet, lanes.len());
             }
         }
         Seen { candidates: &self.candidates }
+    }
+
+    /// Leaves out who has said that it is full while another has not. It answers at once and has
+    /// nothing to do, so that every policy would send it the next request, too.
+    fn leave_out_full(&mut self, asks: &Asks<'_>) {
+        let full = |lane: &Lane| lane.replica.health.is_full(asks.now_ms);
+        let mut pairs = self.candidates.iter().zip(&asks.pool.lanes);
+        if !asks.pool.lanes.iter().any(full) || !pairs.any(|(it, lane)| it.eligible && !full(lane))
+        {
+            return;
+        }
+        for (it, lane) in self.candidates.iter_mut().zip(&asks.pool.lanes) {
+            it.eligible &= !full(lane);
+        }
     }
 
     /// Leaves out who starts slowly, but for its share of the picks. By chance and before any

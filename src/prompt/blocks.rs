@@ -12,9 +12,13 @@ use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 /// Hash of one block and of all before it.
 pub type BlockHash = u128;
 
-/// Bytes of text in one chunk, where there is no tokenizer: some sixty tokens of English. A shared
-/// prefix that is worth a detour has many of them.
+/// Bytes of text in one of the first chunks, where there is no tokenizer: some sixty tokens of
+/// English. A shared prefix that is worth a detour has many of them.
 pub const TEXT_CHUNK_BYTES: usize = 256;
+
+/// Chunks until the next are twice as long: a prefix is known to one part in so many, and a long
+/// text costs the index some hundreds of entries.
+const CHUNKS_PER_LENGTH: usize = 32;
 
 /// Largest block that an engine may use, in tokens.
 pub const BLOCK_TOKENS_MAX: usize = 4096;
@@ -86,14 +90,31 @@ pub fn of_tokens(root: Root, ids: &[u32], block_tokens: usize, out: &mut Vec<Blo
     }
 }
 
-/// Appends the hash of each full chunk of `text` to `out`: about [`TEXT_CHUNK_BYTES`] each, ended
-/// at a character's end, so that a chunk depends on nothing behind it.
+/// Bytes of the chunk of text with this number: [`TEXT_CHUNK_BYTES`] for the first 64, then twice
+/// as many every [`CHUNKS_PER_LENGTH`] chunks.
+fn chunk_bytes(number: usize) -> usize {
+    // Texts of 4 GiB have 768 chunks: the shift stays far below 64.
+    TEXT_CHUNK_BYTES << (number / CHUNKS_PER_LENGTH).saturating_sub(1).min(32)
+}
+
+/// Bytes of text in the first `chunks` chunks, but for the few that end a character.
+#[must_use]
+pub fn text_bytes(chunks: usize) -> usize {
+    let lengths = (chunks / CHUNKS_PER_LENGTH).min(32);
+    let whole: usize = (0..lengths)
+        .map(|length| chunk_bytes(length * CHUNKS_PER_LENGTH) * CHUNKS_PER_LENGTH)
+        .sum();
+    whole.saturating_add((chunks - lengths * CHUNKS_PER_LENGTH).saturating_mul(chunk_bytes(chunks)))
+}
+
+/// Appends the hash of each full chunk of `text` to `out`: of about as many bytes as
+/// [`text_bytes`] tells, ended at a character's end, so that a chunk depends on nothing behind it.
 pub fn of_text(root: Root, text: &str, out: &mut Vec<BlockHash>) {
     let mut parent = root.0;
     let mut rest = text;
-    out.reserve(text.len() / TEXT_CHUNK_BYTES);
-    loop {
-        let end = (TEXT_CHUNK_BYTES..=rest.len()).find(|&end| rest.is_char_boundary(end));
+    for number in 0.. {
+        let least = chunk_bytes(number);
+        let end = (least..=rest.len()).find(|&end| rest.is_char_boundary(end));
         let Some((chunk, behind)) = end.and_then(|end| rest.split_at_checked(end)) else { return };
         // The parent as seed: nothing is copied.
         parent = xxh3_128_with_seed(chunk.as_bytes(), (parent ^ parent >> 64) as u64);

@@ -101,4 +101,12 @@ proptest! {
         prop_assert!(whole.starts_with(&part));
         prop_assert!(part.len() >= start.len() / (TEXT_CHUNK_BYTES + 4));
     }
+
+    #[test]
+    fn a_long_text_has_few_chunks_and_is_known_to_a_thirtieth(bytes in 8_192_usize..2_000_000) {
+        let chunks = text(NONE, &"a".repeat(bytes)).len();
+        prop_assert!(text_bytes(chunks) <= bytes && bytes < text_bytes(chunks + 1));
+        prop_assert!(bytes - text_bytes(chunks) <= bytes / 30);
+        prop_assert!(chunks <= 32 * (bytes.ilog2() as usize - 11));
+    }
 }

@@ -30,6 +30,8 @@ const EVIDENCE_MS: u64 = 5_000;
 const RAMP_MS: u64 = 10_000;
 /// The share that it begins with.
 const RAMP_MIN: f64 = 0.1;
+/// Who says that it is full is left alone so long.
+const FULL_MS: u64 = 1_000;
 /// A suspect that no probe can clear gets a client's request as its trial after so long.
 const SUSPECT_MS: u64 = 30_000;
 
@@ -99,10 +101,14 @@ impl State {
 #[derive(Debug, Default)]
 pub struct Health {
     failures: AtomicU32,
+    /// Streams in a row that broke off after they had begun well.
+    cuts: AtomicU32,
     ejections: AtomicU32,
     ejected_until_ms: AtomicU64,
     trial_at_ms: AtomicU64,
     succeeded_at_ms: AtomicU64,
+    /// It has said that it is full, and it may be until then.
+    full_until_ms: AtomicU64,
     probes_failed: AtomicU32,
     probes_ok: AtomicU32,
     /// It ejected itself: it said that it takes no more work.
@@ -194,17 +200,49 @@ impl Health {
             }
             self.suspect_ms.store(0, Relaxed);
             self.failures.store(0, Relaxed);
-            self.ejections.store(0, Relaxed);
+            // Who cuts its streams begins them well.
+            if self.cuts.load(Relaxed) == 0 {
+                self.ejections.store(0, Relaxed);
+            }
             self.ejected_until_ms.store(0, Relaxed);
             self.closing.store(false, Relaxed);
         }
     }
 
+    /// A stream ended as it should.
+    pub fn finished(&self) {
+        if self.cuts.load(Relaxed) != 0 {
+            self.cuts.store(0, Relaxed);
+            self.ejections.store(0, Relaxed);
+        }
+    }
+
+    /// It says that it has no room. That is no illness, but others come first for a while.
+    pub fn full(&self, now_ms: u64) {
+        self.full_until_ms.store(now_ms.saturating_add(FULL_MS), Relaxed);
+    }
+
+    /// Has it said within a second that it has no room?
+    #[must_use]
+    pub fn is_full(&self, now_ms: u64) -> bool {
+        now_ms < self.full_until_ms.load(Relaxed)
+    }
+
     /// A request failed. True when that ejected the replica now.
     pub fn failed(&self, failure: Failure, now_ms: u64) -> bool {
-        let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
         let by_degrees = matches!(failure, Failure::Broken | Failure::Erred);
-        let at_once = !by_degrees || self.ejected_until_ms.load(Relaxed) != 0;
+        self.counted(&self.failures, !by_degrees, now_ms, failure == Failure::Draining)
+    }
+
+    /// A stream broke off whose beginning had gone out. Counted apart from what fails before: the
+    /// next stream begins well, too. True when that ejected the replica now.
+    pub fn cut(&self, now_ms: u64) -> bool {
+        self.counted(&self.cuts, false, now_ms, false)
+    }
+
+    fn counted(&self, failures: &AtomicU32, at_once: bool, now_ms: u64, closing: bool) -> bool {
+        let failures = failures.fetch_add(1, Relaxed).saturating_add(1);
+        let at_once = at_once || self.ejected_until_ms.load(Relaxed) != 0;
         if !at_once && failures < FAILURES_MAX {
             return false;
         }
@@ -215,7 +253,7 @@ impl Health {
         let ms = (EJECT_MS_MIN << doublings).min(EJECT_MS_MAX);
         self.ejected_until_ms.store(now_ms.saturating_add(ms), Relaxed);
         self.trial_at_ms.store(0, Relaxed);
-        self.closing.store(failure == Failure::Draining, Relaxed);
+        self.closing.store(closing, Relaxed);
         true
     }
 
@@ -312,6 +350,36 @@ mod tests {
         h.succeeded(10_600);
         assert!(h.eligible(10_601));
         assert_eq!(h.state(10_601), State::Up);
+    }
+
+    #[test]
+    fn streams_that_break_off_eject_however_well_they_begin() {
+        let h = Health::default();
+        for now in [1_000, 1_010] {
+            h.succeeded(now);
+            assert!(!h.cut(now + 5));
+        }
+        h.succeeded(1_020);
+        assert!(h.cut(1_025));
+        assert!(!h.eligible(1_524) && h.eligible(1_525));
+        h.start(1_525);
+        h.succeeded(1_530);
+        assert!(h.eligible(1_531), "it may have been mended");
+        assert!(h.cut(1_540), "it was not");
+        assert!(!h.eligible(2_539) && h.eligible(2_540), "longer each time");
+        h.start(2_540);
+        h.succeeded(2_550);
+        h.finished();
+        assert!(!h.cut(2_560) && h.eligible(2_561), "one that ends well begins the count anew");
+    }
+
+    #[test]
+    fn who_is_full_is_so_for_a_second_and_never_ill() {
+        let h = Health::default();
+        h.succeeded(1_000);
+        h.full(2_000);
+        assert!(h.is_full(2_999) && !h.is_full(3_000));
+        assert!(h.eligible(2_500) && h.state(2_500) == State::Up);
     }
 
     #[test]

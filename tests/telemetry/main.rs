@@ -6,6 +6,8 @@ mod canary;
 #[path = "../common/mod.rs"]
 mod common;
 mod exemplars;
+#[path = "../support/python.rs"]
+mod python;
 mod traces;
 
 use common::engine::{Engine, json};

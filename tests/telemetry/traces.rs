@@ -12,6 +12,7 @@ use crate::common::engine::{After, Engine, json};
 use crate::common::faults::{failing, hello};
 use crate::common::gateway::{AUTH, Bed, Settings};
 use crate::common::{Response, ask, eventually, post_with};
+use crate::python;
 use crate::{attribute, collector, engine, received, spans, tracing_to};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -249,4 +250,35 @@ fn usage_records_go_to_the_collector_too_the_last_one_also() {
     }
     let roots = spans(&collector).iter().filter(|span| span["kind"] == 2).count();
     assert_eq!(roots, 20, "every trace, too");
+}
+
+#[test]
+fn what_a_collector_gets_is_right_by_opentelemetrys_own_definitions() {
+    let Some(python) = python::interpreter() else { return };
+    let collector = collector();
+    let engines = failing(2, 1, (b"", After::Reset), &hello());
+    let addrs: Vec<_> = engines.iter().map(|engine| engine.addr).collect();
+    let folder = tempfile::tempdir().expect("folder");
+    let log = folder.path().join("usage.jsonl");
+    let usage = Some(format!("path = \"{}\"\notlp = true", log.display()));
+    let bed = Bed::start(&addrs, Settings { usage, ..tracing_to(&collector, QUIET) });
+    // One that is tried twice, one that is served, and those that are refused.
+    assert_eq!(traced(&bed).words(), "hello");
+    assert_eq!(stream(&bed, &format!("traceparent: {PARENT}\r\n")).words(), "hello");
+    let head = format!("{AUTH}traceparent: {PARENT}\r\n");
+    for body in ["{", "{\"model\":\"nobody's\"}", "{\"model\":\"m\"}"] {
+        ask(bed.addr, &post_with("/v1/chat/completions", &head, body));
+    }
+    let Bed { gateway, .. } = bed;
+    gateway.stop();
+    let sent = collector.requests();
+    let lines = sent.iter().map(|one| format!("{} {}\n", one.path(), python::hex(&one.body)));
+    let counts = python::ask(&python, "tests/telemetry/strict.py", lines.collect());
+    let of = |path: &str| -> usize {
+        let of = sent.iter().zip(&counts).filter(|(one, _)| one.path() == path);
+        of.map(|(_, count)| count.parse::<usize>().expect("a number")).sum()
+    };
+    assert_eq!(of("/v1/traces"), spans(&collector).len());
+    assert_eq!(of("/v1/logs"), std::fs::read_to_string(&log).expect("the log").lines().count());
+    assert!(of("/v1/traces") > 10 && of("/v1/logs") == 5, "{counts:?}");
 }
