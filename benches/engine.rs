@@ -76,7 +76,15 @@ impl Mix {
                     .collect();
                 id += 1;
                 let (width, adapter) = (1, 0);
-                let work = Work { id, hashes, prompt_tokens, output_tokens, width, adapter };
+                let work = Work {
+                    id,
+                    hashes,
+                    prompt_tokens,
+                    output_tokens,
+                    width,
+                    adapter,
+                    received_tokens: 0,
+                };
                 all.push(((turn_s * 1e6) as u64, engine, work));
                 turn_s += THINK_SECONDS + output_tokens as f64 * 0.03;
             }

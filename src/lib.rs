@@ -14,11 +14,13 @@
 //! 5. `gateway/permit.rs` picks a replica ([`routing`]) by what each holds of the prompt
 //!    ([`prefix`]) and lets the request start there if it can finish in time, wait if that helps,
 //!    or go ([`admission`]).
-//! 6. `gateway/upstream.rs` connects, `gateway/exchange.rs` sends it the request and waits for the
+//! 6. Of a decode pool `gateway/prefill` has what is left to compute of a long prompt computed by a
+//!    replica of its pair; whatever fails there, the picked replica computes it.
+//! 7. `gateway/upstream.rs` connects, `gateway/exchange.rs` sends it the request and waits for the
 //!    first event; elsewhere again while no content has reached the client.
-//! 7. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
+//! 8. `gateway/relay.rs` passes each event on when it arrives ([`sse`] finds where it ends); the
 //!    client is watched all the while, and its going closes the replica's connection.
-//! 8. `gateway/ticket.rs` closes the books: what the engine did is paid and the rest given back,
+//! 9. `gateway/ticket.rs` closes the books: what the engine did is paid and the rest given back,
 //!    one record a request ([`usage`]), counted in the core's own metric shard ([`admin`]); our
 //!    count of the prompt is held against the engine's. What else is told of the request, its
 //!    access line and its trace, goes to queues of [`telemetry`].

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::exposition::Page;
 use super::genai::genai;
+use super::prefill::prefill;
 use super::process::process;
 use super::prompts::prompts;
 use super::queue::queue;
@@ -36,6 +37,7 @@ pub(super) fn page(view: &View, open: bool) -> String {
     adapters(&mut page, view);
     prompts(&mut page, view);
     routing(&mut page, view);
+    prefill(&mut page, view);
     share(&mut page, view);
     store(&mut page, view);
     usage(&mut page, view);

@@ -63,15 +63,50 @@ pub enum Phase {
     Stream,
     /// Waiting for a whole answer.
     Answer,
+    /// Waiting for another pool to prefill the prompt.
+    Prefill,
 }
 
 impl Phase {
     /// All phases with their label.
-    pub const ALL: [(Phase, &'static str); 4] = [
+    pub const ALL: [(Phase, &'static str); 5] = [
         (Phase::Connect, "connect"),
         (Phase::FirstToken, "first_token"),
         (Phase::Stream, "stream"),
         (Phase::Answer, "answer"),
+        (Phase::Prefill, "prefill"),
+    ];
+}
+
+/// What became of the prompt of a request to a decode pool at the pool that prefills for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefillResult {
+    /// An attempt there: it was prefilled and handed over.
+    Done,
+    /// An attempt there came to nothing.
+    Failed,
+    /// The client, or its time, went during an attempt.
+    Gone,
+    /// After failures it was computed where it is decoded.
+    FellBack,
+    /// Nobody there could be asked.
+    Unavailable,
+    /// It would have waited there for longer than the pool's limit on the first token.
+    Busy,
+    /// Too little was left to compute, or it cannot be handed over.
+    Direct,
+}
+
+impl PrefillResult {
+    /// All of them by their label, in the order of [`PoolCells::prefills`].
+    pub const ALL: [(PrefillResult, &'static str); 7] = [
+        (PrefillResult::Done, "done"),
+        (PrefillResult::Failed, "failed"),
+        (PrefillResult::Gone, "gone"),
+        (PrefillResult::FellBack, "fell_back"),
+        (PrefillResult::Unavailable, "unavailable"),
+        (PrefillResult::Busy, "busy"),
+        (PrefillResult::Direct, "direct"),
     ];
 }
 
@@ -125,6 +160,11 @@ pub struct PoolCells {
     pub hits_actual: Counter,
     /// Requests that were not admitted, in the order of [`SHED_REASONS`].
     pub shed: [Counter; 5],
+    /// Prompts by what became of them at the pool that prefills, in the order of
+    /// [`PrefillResult::ALL`]. All zero but in decode pools.
+    pub prefills: [Counter; 7],
+    /// Time from choosing who prefills to having it, or having given up.
+    pub prefill_legs: Histogram,
     /// How long requests waited for room, also those that left.
     pub queue_wait: Histogram,
     /// Requests that wait.
@@ -135,6 +175,14 @@ pub struct PoolCells {
     pub requests: Mutex<HashMap<(&'static str, Outcome), Arc<Counter>>>,
 }
 
+impl PoolCells {
+    /// The counter of a result.
+    #[must_use]
+    pub fn prefill(&self, result: PrefillResult) -> &Counter {
+        &self.prefills[result as usize]
+    }
+}
+
 /// One core's metrics.
 #[derive(Debug, Default)]
 pub struct Shard {
@@ -142,7 +190,7 @@ pub struct Shard {
     stages: [Histogram; 9],
     /// From noticing that the client has gone to having closed the replica's connection, in the
     /// order of [`Phase::ALL`].
-    cancels: [Histogram; 4],
+    cancels: [Histogram; 5],
     /// Lateness of the sweep: how long the core was busy with something else.
     pub loop_stall: Histogram,
     /// Retries, in the order of [`RETRY_REASONS`].

@@ -7,11 +7,7 @@ use super::effective::{Effective, Entry};
 
 /// Section, key (or the inline table that holds it), and what it means that it is ignored when it
 /// is not the default.
-const ABSENT: &[(&str, &str, &str)] = &[
-    ("server", "h2c", "clients get HTTP/1.1"),
-    ("pool", "role", "the pool serves whole requests"),
-    ("pool", "pair", "the pool serves whole requests"),
-];
+const ABSENT: &[(&str, &str, &str)] = &[("server", "h2c", "clients get HTTP/1.1")];
 
 /// The warnings. A key is named once, at its first line.
 pub(super) fn judge(effective: &Effective) -> Vec<String> {

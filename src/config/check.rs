@@ -10,6 +10,7 @@ pub(super) fn check(config: &Config) -> Vec<ConfigError> {
     let mut found = Found { config, errors: Vec::new() };
     found.listeners();
     found.pool_names();
+    found.pairs();
     found.replicas();
     found.tenants();
     found.stream();
@@ -82,7 +83,9 @@ impl Found<'_> {
         let mut owners: HashMap<&str, usize> = HashMap::new();
         for (n, pool) in config.pools.iter().enumerate() {
             let name = [(pool.name.as_str(), "name", None)];
-            let model = pool.model.iter().map(|model| (model.as_str(), "model", None));
+            // Nobody asks for a prefill pool by its model: that is the name of its pair.
+            let model = pool.model.iter().filter(|_| pool.role != Role::Prefill);
+            let model = model.map(|model| (model.as_str(), "model", None));
             let aliases =
                 pool.aliases.iter().enumerate().map(|(i, a)| (a.as_str(), "aliases", Some(i)));
             for (asked, key, item) in name.into_iter().chain(model).chain(aliases) {
@@ -93,11 +96,30 @@ impl Found<'_> {
                     self.error(("pool", n, key, item), what);
                 }
             }
-            let pair = pool.pair.as_ref();
-            if let Some(pair) = pair.filter(|pair| !config.pools.iter().any(|p| p.name == **pair)) {
-                let near = did_you_mean(pair, config.pools.iter().map(|pool| pool.name.as_str()));
-                self.error(("pool", n, "pair", None), format!("there is no pool {pair:?}{near}"));
-            }
+        }
+    }
+
+    /// Two pools that name each other, one for each part of the work.
+    fn pairs(&mut self) {
+        let config = self.config;
+        let paired = |pool: &Pool| pool.role != Role::Both;
+        for (n, pool) in config.pools.iter().enumerate().filter(|(_, pool)| paired(pool)) {
+            let Some(pair) = &pool.pair else { continue };
+            let what = match config.pools.iter().find(|other| other.name == *pair) {
+                None => {
+                    let names = config.pools.iter().map(|pool| pool.name.as_str());
+                    format!("there is no pool {pair:?}{}", did_you_mean(pair, names))
+                }
+                Some(other) if other.role == pool.role || other.role == Role::Both => {
+                    let wanted = if pool.role == Role::Decode { "prefill" } else { "decode" };
+                    format!("pool {pair:?} is no pair of {:?}: its role is not {wanted}", pool.name)
+                }
+                Some(other) if other.pair.as_ref() != Some(&pool.name) => {
+                    format!("pool {pair:?} names another pair than {:?}", pool.name)
+                }
+                Some(_) => continue,
+            };
+            self.error(("pool", n, "pair", None), what);
         }
     }
 
@@ -184,6 +206,43 @@ impl Found<'_> {
                     self.error(("tenant", n, "pools", Some(i)), what);
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+
+    const PREFILL: &str = "[[pool]]\nname = \"p\"\nreplicas = [\"http://p:1\"]\nmodel = \"m\"\n";
+    const DECODE: &str = "[[pool]]\nname = \"d\"\nreplicas = [\"http://d:1\"]\nmodel = \"m\"\n";
+
+    fn said(prefill: &str, decode: &str) -> String {
+        let text = format!("{PREFILL}{prefill}\n{DECODE}{decode}\n");
+        let built = Config::from_text("gw.toml", &text);
+        built.err().map(|errors| errors.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_pair_is_two_pools_that_name_each_other() {
+        let (prefill, decode) =
+            ("role = \"prefill\"\npair = \"d\"", "role = \"decode\"\npair = \"p\"");
+        assert_eq!(said(prefill, decode), "");
+        for (prefill, decode, line, what) in [
+            ("role = \"prefill\"", decode, 5, "go together"),
+            ("pair = \"d\"", decode, 5, "go together"),
+            (prefill, "role = \"decode\"\npair = \"q\"", 12, "there is no pool \"q\""),
+            (prefill, "role = \"prefill\"\npair = \"p\"", 6, "its role is not decode"),
+            ("", decode, 11, "its role is not prefill"),
+            (prefill, "role = \"decode\"\npair = \"d\"", 6, "names another pair than \"p\""),
+            ("prefill_tokens_min = 1", "", 5, "goes with role = \"decode\""),
+            (&format!("{prefill}\naliases = [\"a\"]"), decode, 7, "names for clients"),
+        ] {
+            let said = said(prefill, decode);
+            let found = said
+                .lines()
+                .any(|it| it.starts_with(&format!("gw.toml:{line}:")) && it.contains(what));
+            assert!(found, "{line} {what}: {said}");
         }
     }
 }

@@ -126,6 +126,7 @@ impl Pool {
             adapters: Adapters::Auto,
             role: Role::Both,
             pair: None,
+            prefill_tokens_min: None,
             slo: Slo::default(),
             engine: EngineKind::A100_8b,
             price: None,

@@ -57,6 +57,12 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
             &[("both", Role::Both), ("prefill", Role::Prefill), ("decode", Role::Decode)],
         ),
         pair: table.opt_text("pair", "none").map(|text| text.text),
+        prefill_tokens_min: table.opt_number(
+            "prefill_tokens_min",
+            0..=CONTEXT_TOKENS_MAX,
+            "tokens",
+            "512 in a decode pool",
+        ),
         slo: slo(&mut table),
         engine: table.choice(
             "engine",
@@ -72,13 +78,29 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
         let what = "chat_template in [[pool]] needs a tokenizer to go with";
         table.error(table.line, what);
     }
+    parts(&mut table, &pool);
+    table.finish();
+    pool
+}
+
+/// What a pool that does a part of the work must say, and what only such a pool may.
+fn parts(table: &mut Table<'_, '_>, pool: &Pool) {
+    let lines = ["role", "pair", "prefill_tokens_min", "aliases"].map(|key| table.line_of(key));
+    let [role, pair, least, aliases] = lines;
     if (pool.role == Role::Both) != pool.pair.is_none() {
         let what = "role and pair in [[pool]] go together: \
                     a prefill or decode pool names its other half, a pool for both has none";
-        table.error(table.line, what);
+        table.error(if pool.pair.is_some() { pair } else { role }, what);
     }
-    table.finish();
-    pool
+    if pool.role != Role::Decode && pool.prefill_tokens_min.is_some() {
+        let what = "prefill_tokens_min in [[pool]] goes with role = \"decode\"";
+        table.error(least, what);
+    }
+    if pool.role == Role::Prefill && !pool.aliases.is_empty() {
+        let what = "aliases in [[pool]] are names for clients, who ask for the decode pool of a \
+                    pair, not for the prefill pool";
+        table.error(aliases, what);
+    }
 }
 
 /// The path of a folder or file.

@@ -30,16 +30,17 @@ block_size = 32
 sequences_max = 64
 kv_events = "tcp://{host}:5557"
 adapters = "load"
-role = "prefill"
-pair = "decode"
+role = "decode"
+pair = "prefill"
+prefill_tokens_min = 1024
 slo = { ttft_ms = 400, tpot_ms = 50.5 }
 engine = "a100-70b-tp2"
 price = { input = 0.10, cached = 0.02, output = 0.80 }
 
 [[pool]]
-name = "decode"
+name = "prefill"
 replicas = ["http://[fd00::1]:8000/"]
-role = "decode"
+role = "prefill"
 pair = "llama-8b"
 
 [routing]
@@ -168,7 +169,7 @@ fn every_documented_key_comes_back_with_its_line() {
         }
         keys += 1;
     }
-    assert_eq!(keys, 77);
+    assert_eq!(keys, 78);
 }
 
 #[test]
@@ -477,7 +478,7 @@ fn tls_names_a_certificate_and_its_key() {
 #[test]
 fn what_this_version_lacks_is_warned_about() {
     let warnings = full().warnings.join("\n");
-    let absent = "h2c role";
+    let absent = "h2c";
     for key in absent.split_whitespace() {
         assert!(warnings.contains(&format!(": {key} in [")), "{key}: {warnings}");
     }
@@ -565,7 +566,7 @@ fn a_file_that_is_not_there_is_named() {
 #[test]
 fn json_shows_lists_by_place_and_tiers_by_name() {
     let shown = full().effective_json();
-    assert_eq!(shown["pool"][1]["name"]["value"], "decode");
+    assert_eq!(shown["pool"][1]["name"]["value"], "prefill");
     assert_eq!(shown["tier"]["gold"]["weight"]["value"], 4.0);
     assert_eq!(shown["tier"]["default"]["weight"]["origin"], "default");
     assert_eq!(shown["pool"][1]["model"]["value"], Value::Null);

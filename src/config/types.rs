@@ -146,6 +146,9 @@ pub struct Pool {
     pub role: Role,
     /// The other pool of a disaggregated pair.
     pub pair: Option<String>,
+    /// Of a decode pool: prompt tokens that must be left to compute for the pair to do it; `None`:
+    /// [`PREFILL_TOKENS_MIN`].
+    pub prefill_tokens_min: Option<u64>,
     /// Service level objective.
     pub slo: Slo,
     /// The kind of engine whose step times predictions start from.
@@ -230,14 +233,19 @@ pub enum Adapters {
     Load,
 }
 
+/// Fewer tokens than this a decode pool computes itself: a quarter of a step of vLLM's 2,048
+/// tokens, which lengthens one step of the sequences that decode there by less than a hand-over
+/// costs the request in round trips.
+pub const PREFILL_TOKENS_MIN: u64 = 512;
+
 /// `pool.role`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Prefill and decode.
     Both,
-    /// Prefill only; not in this version.
+    /// Prefill for its pair; no client asks for it by name.
     Prefill,
-    /// Decode only; not in this version.
+    /// Decode; serves clients, whose long prompts its pair prefills.
     Decode,
 }
 

@@ -220,6 +220,9 @@ impl Engine {
             self.prefix_queries += s.work.prompt_tokens;
             self.prefix_hits += s.computed;
         }
+        // Once: after a preemption it computes what the cache has not kept of them.
+        let received = std::mem::take(&mut s.work.received_tokens);
+        s.computed = s.computed.max(received.min(s.prefill_tokens().saturating_sub(1)));
         self.admissions += 1;
         (s.admission, s.state, s.adapter_slot) = (self.admissions, State::Prefill, slot);
         self.adapters.enter(self.now_us, slot);

@@ -57,6 +57,7 @@ impl Default for Sequence {
             output_tokens: 1,
             width: 1,
             adapter: 0,
+            received_tokens: 0,
         })
     }
 }

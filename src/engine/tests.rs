@@ -14,7 +14,7 @@ fn hashes(seed: u64, shared: u64, id: u64, private: u64) -> Arc<[BlockHash]> {
 /// Work with no block in common with others.
 fn work(id: u64, prompt_tokens: u64, output_tokens: u64) -> Work {
     let hashes = hashes(0, 0, id, prompt_tokens / 16);
-    Work { id, hashes, prompt_tokens, output_tokens, width: 1, adapter: 0 }
+    Work { id, hashes, prompt_tokens, output_tokens, width: 1, adapter: 0, received_tokens: 0 }
 }
 
 fn run(engine: &mut Engine) -> Vec<Progress> {
@@ -102,7 +102,15 @@ fn what_is_cached_is_not_computed_but_for_the_last_token() {
         let hashes = hashes(1, shared, id, private);
         engine.submit(
             id * 1_000_000,
-            Work { id, hashes, prompt_tokens, output_tokens: 2, width: 1, adapter: 0 },
+            Work {
+                id,
+                hashes,
+                prompt_tokens,
+                output_tokens: 2,
+                width: 1,
+                adapter: 0,
+                received_tokens: 0,
+            },
         );
         let log = run(&mut engine);
         (cached(&log, id), times(&log, id).0 - id * 1_000_000)
@@ -120,6 +128,25 @@ fn what_is_cached_is_not_computed_but_for_the_last_token() {
 }
 
 #[test]
+fn what_another_engine_has_computed_is_held_and_not_computed() {
+    let mut engine = Engine::new(EngineParams::a100_8b());
+    let mut ask = |id: u64, received_tokens| {
+        let hashes = hashes(id, 0, id, 100);
+        let (prompt_tokens, output_tokens, width, adapter) = (1_600, 2, 1, 0);
+        let work =
+            Work { id, hashes, prompt_tokens, output_tokens, width, adapter, received_tokens };
+        engine.submit(id * 1_000_000, work);
+        let log = run(&mut engine);
+        (cached(&log, id), times(&log, id).0 - id * 1_000_000)
+    };
+    let (computed, received) = (ask(1, 0), ask(2, 1_599));
+    assert!(received.1 * 5 < computed.1, "{received:?} {computed:?}");
+    assert_eq!((computed.0, received.0), (0, 0), "nothing of it was cached there");
+    assert_eq!(engine.cached_blocks(&hashes(2, 0, 2, 100)), 100, "a next turn finds it");
+    assert_eq!(engine.kv_usage(), 0.0);
+}
+
+#[test]
 fn an_answer_fills_blocks_that_a_next_turn_finds() {
     let mut engine = Engine::new(EngineParams::a100_8b());
     engine.record_events(true);
@@ -131,6 +158,7 @@ fn an_answer_fills_blocks_that_a_next_turn_finds() {
         output_tokens: 93,
         width: 1,
         adapter: 0,
+        received_tokens: 0,
     };
     engine.submit(0, first);
     run(&mut engine);
@@ -247,7 +275,15 @@ fn random_hour(seed: u64, params: EngineParams) -> (Vec<Progress>, u64) {
                 let width = if rng.u8(..8) == 0 { 3 } else { 1 };
                 let adapter = rng.u32(..4);
                 let output_tokens = rng.u64(1..120);
-                let work = Work { id, hashes, prompt_tokens, output_tokens, width, adapter };
+                let work = Work {
+                    id,
+                    hashes,
+                    prompt_tokens,
+                    output_tokens,
+                    width,
+                    adapter,
+                    received_tokens: 0,
+                };
                 engine.submit(now_us, work);
                 live.push(id);
             }

@@ -19,6 +19,9 @@ pub struct Work {
     pub width: u64,
     /// Its adapter; 0 = the base model.
     pub adapter: u32,
+    /// Leading tokens of the prompt whose blocks another engine has computed: it gets them when it
+    /// is admitted, and computes the rest, at least one token. 0 = it computes the prompt.
+    pub received_tokens: u64,
 }
 
 /// What a step brought.

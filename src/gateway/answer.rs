@@ -34,6 +34,16 @@ pub(super) struct Answer {
 }
 
 impl Answer {
+    /// What it says, if all of it is there.
+    pub(super) fn payload(&self) -> Option<&[u8]> {
+        self.whole.then_some(&*self.payload)
+    }
+
+    /// Did its framing say where it ends, so that its connection can be used again?
+    pub(super) fn is_framed(&self) -> bool {
+        !matches!(self.incoming, Incoming::UntilClose)
+    }
+
     /// Moves what is in `inbox` out of its framing. False: the framing is broken.
     fn take(&mut self, inbox: &mut Buffer) -> bool {
         let mut used = 0;
@@ -212,7 +222,7 @@ pub(super) async fn send(
         core.metrics.stage(Stage::Relay).observe_ns(spent_ns);
         ticket.head_sent = true;
         ticket.ended(outcome_of(head.status));
-        if inbox.is_empty() && head.keep_alive && !matches!(answer.incoming, Incoming::UntilClose) {
+        if inbox.is_empty() && head.keep_alive && answer.is_framed() {
             core.idle.give(replica.key, stream, None, core.sweep.now_ms());
         }
         inbox.release(&core.buffers);

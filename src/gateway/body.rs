@@ -29,7 +29,8 @@ const LIGHT_BYTES_MAX: usize = 1 << 20;
 /// more of them is heavy.
 const LIGHT_ITEMS_MAX: usize = 32 * 1024;
 
-/// A whole request body.
+/// A whole request body; clones share it.
+#[derive(Clone)]
 pub(super) enum Body {
     /// Where it lies in the client's inbox.
     InPlace(Range<usize>),

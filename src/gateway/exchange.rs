@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::answer::{self, Answer};
+use super::body::Body;
 use super::buffer::Buffer;
 use super::connection::Client;
 use super::core::Core;
@@ -19,6 +20,7 @@ use super::ticket::Ticket;
 use super::upstream::another;
 use crate::http1::{ChunkTracker, HeadScanner, ResponseBody, ResponseHead, parse_response};
 use crate::net::{SEND_SLICES_MAX, Stream, fill_slices};
+use crate::openai::Edits;
 use crate::replicas::{Failure as ReplicaFailure, InFlight, Replica};
 
 /// Interim responses (1xx) that are skipped.
@@ -96,13 +98,12 @@ pub(super) async fn begin(
 ) -> Result<(ResponseHead, Begun), Attempt> {
     let (limit_ms, limit) = ticket.sooner(plan.first_ms(), FIRST_TOKEN);
     client.deadline.set(limit_ms);
-    let request = plan.write_head(replica, ticket, plan.edits.len(plan.body.bytes(client)));
-    let whole = send(core, client, plan, (&request, limit), (stream, inbox)).await?;
+    let edits = ticket.handed_edits().unwrap_or(&plan.edits);
+    let request = plan.write_head(replica, ticket, edits.len(plan.body.bytes(client)));
+    let whole = send(core, client, (&request, edits, &plan.body), limit, (stream, inbox)).await?;
     let mut head = read_head(core, client, limit, (stream, inbox)).await?;
     let filled = inbox.filled();
-    if head.content_encoding.is_some_and(|c| !c.of(filled).eq_ignore_ascii_case(b"identity")) {
-        return Err(broken("it compressed its answer unasked"));
-    }
+    plainly_coded(&head, filled)?;
     let kind = head.content_type.map(|s| s.of(filled)).unwrap_or_default();
     let events = is_event_stream(kind);
     // An answer that came before the whole request: the rest would be read as the next one.
@@ -123,6 +124,16 @@ pub(super) async fn begin(
     Ok((head, Begun::Answer(answer)))
 }
 
+/// What is compressed cannot be read, and nobody asked for it.
+pub(super) fn plainly_coded(head: &ResponseHead, bytes: &[u8]) -> Result<(), Attempt> {
+    match head.content_encoding {
+        Some(coding) if !coding.of(bytes).eq_ignore_ascii_case(b"identity") => {
+            Err(broken("it compressed its answer unasked"))
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn broken(reason: &str) -> Attempt {
     Attempt::Failed(Some(ReplicaFailure::Broken), reason.to_owned())
 }
@@ -134,20 +145,20 @@ fn is_event_stream(kind: &[u8]) -> bool {
 
 /// Sends head and edited body as slices of where they lie; ends early when the replica answers
 /// before it has read everything (it may refuse a long body and close): then the value is false.
-async fn send(
+pub(super) async fn send(
     core: &Core,
     client: &mut Client,
-    plan: &Plan<'_>,
-    (head, limit): (&[u8], &'static str),
+    (head, edits, body): (&[u8], &Edits, &Body),
+    limit: &'static str,
     (stream, inbox): Side<'_>,
 ) -> Result<bool, Attempt> {
-    let total = head.len().saturating_add(plan.edits.len(plan.body.bytes(client)));
+    let total = head.len().saturating_add(edits.len(body.bytes(client)));
     let mut sent = 0;
     poll_fn(|cx| {
         while sent < total {
-            let body = plan.body.bytes(client);
+            let body = body.bytes(client);
             let mut slices = [IoSlice::new(&[]); SEND_SLICES_MAX];
-            let pieces = std::iter::once(head).chain(plan.edits.pieces(body));
+            let pieces = std::iter::once(head).chain(edits.pieces(body));
             match stream.poll_send_vectored(cx, fill_slices(&mut slices, pieces, sent)) {
                 Poll::Ready(Ok(n)) => sent = sent.saturating_add(n),
                 Poll::Ready(Err(_)) => {
@@ -242,7 +253,7 @@ pub(super) async fn more(
     .await
 }
 
-async fn read_head(
+pub(super) async fn read_head(
     core: &Core,
     client: &mut Client,
     limit: &'static str,

@@ -77,9 +77,14 @@ impl PoolModel {
 
     /// Sets the limits that a request of so many prompt tokens has.
     pub(super) fn limit(&self, request: &mut Request) {
-        let long = request.prompt_tokens.saturating_sub(LONG_TOKENS) as f64;
-        request.ttft_limit_ms = self.ttft_limit_ms + LONG_MS_A_TOKEN * long;
+        request.ttft_limit_ms = self.ttft_limit_ms(request.prompt_tokens);
         request.tpot_limit_ms = self.tpot_limit_ms;
+    }
+
+    /// The limit on the time to the first token of a prompt of so many tokens.
+    pub(super) fn ttft_limit_ms(&self, prompt_tokens: u64) -> f64 {
+        let long = prompt_tokens.saturating_sub(LONG_TOKENS) as f64;
+        self.ttft_limit_ms + LONG_MS_A_TOKEN * long
     }
 
     /// Tokens that a sequence of at most `most` is expected to make for a tenant.

@@ -41,6 +41,7 @@ mod offline;
 mod permit;
 mod pick;
 mod plan;
+mod prefill;
 mod process;
 mod prompt;
 mod quota;

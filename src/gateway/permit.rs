@@ -147,6 +147,7 @@ impl<'d> Door<'d> {
         let published = plan.published;
         let learned = published.learned.get(plan.served.pool);
         let ttft_scale = learned.and_then(|learned| learned.pool.ttft_scale());
+        let knows_leg = plan.prefill.as_ref().is_some_and(|far| far.ttft_scale().is_some());
         let knows_tpot = learned.is_some_and(|learned| learned.pool.knows_tpot());
         let prompt = ticket.prompt();
         let prompt_tokens = prompt.map_or(0, |prompt| prompt.tokens);
@@ -169,7 +170,7 @@ impl<'d> Door<'d> {
         Door {
             core,
             gate,
-            limits: limits.believing(ttft_scale.is_some(), knows_tpot),
+            limits: limits.believing(ttft_scale.is_some() || knows_leg, knows_tpot),
             ttft_scale,
             knows_tpot,
             standing: gate.counters.asks(tenant, core.sweep.now_ms()),
@@ -199,11 +200,12 @@ impl<'d> Door<'d> {
     }
 
     /// May the request start where it was picked for? `full`: that is where it would go if it had
-    /// to, and nobody has room. `Some`: it may wait for so many ms.
+    /// to, and nobody has room. `before_ms`: what is expected to pass before it goes there. `Some`:
+    /// it may wait for so many ms.
     pub(super) fn judge(
         &self,
         pick: &Pick,
-        full: bool,
+        (full, before_ms): (bool, f64),
         (candidates, block_tokens): (&[Candidate], u64),
     ) -> Result<Option<u64>, Failure> {
         self.fits(candidates, block_tokens)?;
@@ -212,7 +214,7 @@ impl<'d> Door<'d> {
         let (tpot_ms, fleet_tpot_ms) =
             if self.knows_tpot { (pick.tpot_ms, pick.fleet_tpot_ms) } else { (0.0, 0.0) };
         let predicted = Predicted {
-            ttft_ms: pick.ttft_ms * scale,
+            ttft_ms: pick.ttft_ms * scale + before_ms,
             prefill_ms: pick.prefill_ms * scale,
             tpot_ms,
             fleet_tpot_ms,

@@ -13,6 +13,7 @@ use super::decisions::Entry;
 use super::learned::{Learned, Pupil};
 use super::permit::Door;
 use super::plan::Plan;
+use super::prefill::{self, Leg};
 use super::reply::Failure;
 use super::ticket::Ticket;
 use super::view::{self, Asks, Scratch, Seen};
@@ -99,6 +100,8 @@ pub(super) struct Routed {
     /// They are known by the engine's own events.
     exact: bool,
     pupil: Pupil,
+    /// Where the prompt is prefilled, when not there.
+    pub leg: Leg,
 }
 
 impl Routed {
@@ -108,7 +111,10 @@ impl Routed {
         if let Some((decisions, number)) = decisions.zip(self.decision) {
             decisions.first_token(number, actual_ms);
         }
-        self.pupil.first_token(self.pick.ttft_ms / self.slowness, actual_ms, now_ms);
+        // A hand-over is no prefill: what it takes says nothing of how long one does.
+        if self.leg.is_here() {
+            self.pupil.first_token(self.pick.ttft_ms / self.slowness, actual_ms, now_ms);
+        }
     }
 
     /// The answer's tokens took so long each.
@@ -124,7 +130,9 @@ impl Routed {
             [self.pick.ttft_ms, self.pick.tpot_ms].map(|ms| ms / self.slowness);
         let later = (tokens / self.sequences.max(1)).saturating_sub(1);
         let ratio = actual_ms / (ttft_ms + later as f64 * tpot_ms);
-        self.pupil.first_token(ttft_ms, ttft_ms * ratio, now_ms);
+        if self.leg.is_here() {
+            self.pupil.first_token(ttft_ms, ttft_ms * ratio, now_ms);
+        }
         self.pupil.later_tokens(later, tpot_ms, tpot_ms * ratio, now_ms);
     }
 
@@ -154,10 +162,20 @@ pub(super) fn asks<'a>(
         learned,
         prompt: ticket.prompt(),
         adapter: plan.adapter,
-        tried: &ticket.tried,
+        tried: if plan.prefills { ticket.legs_tried() } else { &ticket.tried },
         stale_ms: plan.published.config.admission.stale_ms,
         now_ms: core.sweep.now_ms(),
     }
+}
+
+/// A choice that is entered nowhere yet.
+#[derive(Clone, Copy)]
+pub(super) struct Look {
+    request: Request,
+    pub pick: Pick,
+    /// It goes there if it has to, and nobody has room.
+    full: bool,
+    began_ns: u64,
 }
 
 /// Chooses a lane, lets `door` judge the choice if there is one, and enters it into the index.
@@ -176,6 +194,61 @@ pub(super) fn pick<'p>(
     let mut scratch = per_pool.scratch.borrow_mut();
     scratch.look(&asks);
     scratch.start_slowly(|| core.random() as f64 / u64::MAX as f64);
+    let first = prefill::first(core, plan, ticket, scratch.candidates());
+    if first.is_handed_over() {
+        scratch.handed_over(ticket.prompt().map_or(0, |prompt| prompt.tokens));
+    }
+    let decided = decide((core, plan, ticket), (learned, &per_pool, &scratch), door, began_ns);
+    let Some(look) = decided else { return Chosen::Nobody };
+    if let Some(door) = door {
+        let seen = (scratch.candidates(), view::block_tokens(&plan.pool));
+        match door.judge(&look.pick, (look.full, first.expected_ms()), seen) {
+            Ok(None) => {}
+            Ok(Some(most_ms)) => return Chosen::Wait(most_ms),
+            Err(failure) => return Chosen::Refused(failure),
+        }
+    }
+    let Some((lane, mut routed)) = entered((core, plan, ticket), (learned, &asks), &scratch, look)
+    else {
+        return Chosen::Nobody;
+    };
+    routed.leg = first.entered(core, plan, ticket);
+    Chosen::Lane(lane, routed)
+}
+
+/// Chooses a lane and enters it nowhere.
+pub(super) fn look(core: &Core, plan: &Plan<'_>, ticket: &Ticket<'_>) -> Option<Look> {
+    let learned = plan.published.learned.get(plan.served.pool)?;
+    let asks = asks(core, plan, learned, ticket);
+    let began_ns = clock::now_ns();
+    let per_pool = core.pickers.of(&plan.pool.state);
+    let mut scratch = per_pool.scratch.borrow_mut();
+    scratch.look(&asks);
+    scratch.start_slowly(|| core.random() as f64 / u64::MAX as f64);
+    decide((core, plan, ticket), (learned, &per_pool, &scratch), None, began_ns)
+}
+
+/// Enters what [`look`] chose; nobody else may have looked at the pool meanwhile.
+pub(super) fn enter(
+    core: &Core,
+    plan: &Plan<'_>,
+    ticket: &Ticket<'_>,
+    look: Look,
+) -> Option<Routed> {
+    let learned = plan.published.learned.get(plan.served.pool)?;
+    let asks = asks(core, plan, learned, ticket);
+    let per_pool = core.pickers.of(&plan.pool.state);
+    let scratch = per_pool.scratch.borrow();
+    entered((core, plan, ticket), (learned, &asks), &scratch, look).map(|(_, routed)| routed)
+}
+
+/// Lets the policy decide.
+fn decide(
+    (core, plan, ticket): (&Core, &Plan<'_>, &Ticket<'_>),
+    (learned, per_pool, scratch): (&Learned, &PerPool, &Scratch),
+    door: Option<&Door<'_>>,
+    began_ns: u64,
+) -> Option<Look> {
     let seen = Seen::of(scratch.candidates());
     let mut request = ticket.request(plan, learned);
     request.may_hold = door.is_some();
@@ -184,32 +257,34 @@ pub(super) fn pick<'p>(
         let (model, now_us) = (learned.pool.model(), began_ns / 1_000);
         picker.pick(&request, &seen, &model, now_us, &mut core.rng.borrow_mut())
     });
-    let (pick, full) = match decision {
-        Decision::Pick(pick) => (pick, false),
-        Decision::Hold(pick) => (pick, true),
-        Decision::Nobody => return Chosen::Nobody,
-    };
-    if let Some(door) = door {
-        let seen = (scratch.candidates(), view::block_tokens(&plan.pool));
-        match door.judge(&pick, full, seen) {
-            Ok(None) => {}
-            Ok(Some(most_ms)) => return Chosen::Wait(most_ms),
-            Err(failure) => return Chosen::Refused(failure),
-        }
+    match decision {
+        Decision::Pick(pick) => Some(Look { request, pick, full: false, began_ns }),
+        Decision::Hold(pick) => Some(Look { request, pick, full: true, began_ns }),
+        Decision::Nobody => None,
     }
-    let Some(lane) = plan.pool.lanes.get(pick.replica) else { return Chosen::Nobody };
-    if let Some(adapter) = plan.served.adapter.as_ref().filter(|_| ticket.attempts == 0) {
+}
+
+/// Enters a choice into the index and what people see of it.
+fn entered<'p>(
+    (core, plan, ticket): (&Core, &'p Plan<'_>, &Ticket<'_>),
+    (learned, asks): (&Learned, &Asks<'_>),
+    scratch: &Scratch,
+    Look { request, pick, began_ns, .. }: Look,
+) -> Option<(&'p Lane, Routed)> {
+    let lane = plan.pool.lanes.get(pick.replica)?;
+    let first = ticket.attempts == 0 && !plan.prefills;
+    if let Some(adapter) = plan.served.adapter.as_ref().filter(|_| first) {
         let chosen = scratch.candidates().get(pick.replica);
         let hit = chosen.is_some_and(|it| it.adapter == Residency::Resident);
         core.pools.count_adapter(&core.metrics, adapter, hit);
     }
     let (hashes, depth) = (asks.hashes(), scratch.depth(lane) as usize);
     if plan.endpoint.generates() {
-        dispatched(plan, lane, &asks);
+        dispatched(plan, lane, asks);
     }
     let pick = Pick { cached_tokens: ticket.cached_tokens(depth as u32), ..pick };
     let route_ns = clock::now_ns().saturating_sub(began_ns);
-    let decision = decided((core, plan, ticket), request, pick, (route_ns, &scratch));
+    let decision = decided((core, plan, ticket), request, pick, (route_ns, scratch));
     let routed = Routed {
         prefix_hash: depth.checked_sub(1).and_then(|last| hashes.get(last)).copied(),
         slowness: learned.slowness(pick.replica, asks.now_ms),
@@ -221,8 +296,9 @@ pub(super) fn pick<'p>(
         pupil: learned.pupil(pick.replica),
         pick,
         decision,
+        leg: Leg::No,
     };
-    Chosen::Lane(lane, routed)
+    Some((lane, routed))
 }
 
 /// Enters a choice into the index, here and at the other gateways.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::body::Body;
 use super::connection::Client;
 use super::frames::Outgoing;
+use super::prefill::Far;
 use super::reply::Failure;
 use super::shared::Published;
 use super::ticket::Ticket;
@@ -43,6 +44,10 @@ pub(super) struct Plan<'p> {
     pub published: &'p Published,
     /// How its replica is chosen.
     pub policy: Policy,
+    /// How its prompt may be prefilled elsewhere.
+    pub prefill: Option<Box<Far<'p>>>,
+    /// It is the part of another that only prefills.
+    pub prefills: bool,
 }
 
 impl<'p> Plan<'p> {
@@ -81,7 +86,34 @@ impl<'p> Plan<'p> {
             served,
             published,
             policy,
+            prefill: None,
+            prefills: false,
         })
+    }
+
+    /// The same for a pool that only prefills, with `edits` of its own to the same body.
+    pub(super) fn for_prefill(&self, edits: Edits, served: Served, pool: &Arc<Pool>) -> Plan<'p> {
+        Plan {
+            endpoint: self.endpoint,
+            stream: false,
+            outgoing: self.outgoing,
+            client_keeps: self.client_keeps,
+            output_tokens_max: Some(1),
+            sequences: 1,
+            output_tokens: 1,
+            tenant: self.tenant,
+            adapter: self.adapter,
+            take_usage_out: false,
+            edits,
+            body: self.body.clone(),
+            content_type: None,
+            served,
+            pool: Arc::clone(pool),
+            published: self.published,
+            policy: self.policy,
+            prefill: None,
+            prefills: true,
+        }
     }
 
     /// Time until the first content must be there, in ms; 0 = any. An answer that is no stream is
@@ -89,7 +121,7 @@ impl<'p> Plan<'p> {
     pub(super) fn first_ms(&self) -> u64 {
         let timeouts = &self.published.timeouts;
         match (timeouts.first_token_ms, timeouts.next_token_ms) {
-            (first, _) if self.stream || !self.endpoint.generates() => first,
+            (first, _) if self.stream || self.prefills || !self.endpoint.generates() => first,
             (0, _) | (_, 0) => 0,
             (first, next) => {
                 let tokens = self.output_tokens_max.unwrap_or(OUTPUT_TOKENS_DEFAULT);
@@ -119,7 +151,8 @@ impl<'p> Plan<'p> {
         write::number_field(&mut out, "content-length", length as u64);
         let _ = write::field(&mut out, "accept-encoding", b"identity");
         let _ = write::field(&mut out, "x-request-id", ticket.request_id());
-        if let Some(rank) = ticket.rank() {
+        let rank = if self.prefills { ticket.leg_rank() } else { ticket.rank() };
+        if let Some(rank) = rank {
             write::number_field(&mut out, "x-data-parallel-rank", rank.into());
         }
         ticket.write_trace_context(&mut out);

@@ -10,6 +10,7 @@ use super::connection::{Client, Next};
 use super::core::Core;
 use super::local;
 use super::plan::Plan;
+use super::prefill;
 use super::prompt::{self, Asked};
 use super::quota::{self, Spending};
 use super::relay;
@@ -98,7 +99,8 @@ async fn stages(
         edits.set_max_tokens(&call, endpoint.limit_field(), tokens);
     }
     let what = (endpoint, &call, policy, tenant);
-    let plan = Plan::new(client, head, what, edits, body, served, published)?;
+    let mut plan = Plan::new(client, head, what, edits, body, served, published)?;
+    prefill::prepare(client, &mut plan, &call, salt.as_deref(), ticket);
     let opened = upstream::open(core, client, &plan, ticket).await;
     relay::run(core, client, &plan, opened, ticket).await
 }

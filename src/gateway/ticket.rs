@@ -15,6 +15,7 @@ use super::gate::Charged;
 use super::ids::{hex, is_valid_id, new_id};
 use super::pick::Routed;
 use super::plan::Plan;
+use super::prefill::Legs;
 use super::quota::Spending;
 use super::reply::{Failure, Head};
 use crate::admin::{Phase, Stage};
@@ -50,6 +51,8 @@ pub(super) struct Ticket<'t> {
     pub charged: Option<Charged>,
     /// The caller's own limit on the wait for the first content, in ms.
     pub deadline_ms: Option<u64>,
+    /// What became of it at the pool that prefills for its own, if one may.
+    pub legs: Option<Box<Legs>>,
     /// How long it waited for room.
     queue_ns: u64,
     /// Bytes of its body, and of what the client's socket took of the answer.
@@ -131,6 +134,7 @@ impl<'t> Ticket<'t> {
             started_ns: now,
             stage_at_ns: now,
             queue_ns: 0,
+            legs: None,
             charged: None,
             sent_ns: None,
             connecting: false,
@@ -227,14 +231,39 @@ impl<'t> Ticket<'t> {
     /// What an attempt brings to its lane.
     pub(super) fn dispatch(&self, plan: &Plan<'_>) -> Dispatch {
         let pick = self.routed.as_ref().map(|routed| routed.pick).unwrap_or_default();
+        let tokens = self.prompt().map_or(0, |prompt| prompt.tokens);
+        // What is handed over is nobody's to compute there.
+        let handed_over = self.routed.as_ref().is_some_and(|it| it.leg.is_handed_over());
         Dispatch {
-            prompt_tokens: self.prompt().map_or(0, |prompt| prompt.tokens),
-            cached_tokens: pick.cached_tokens,
+            prompt_tokens: tokens,
+            cached_tokens: if handed_over { tokens } else { pick.cached_tokens },
             output_tokens: plan.output_tokens,
             sequences: plan.sequences,
-            prefill_ms: pick.prefill_ms,
+            prefill_ms: if handed_over { 0.0 } else { pick.prefill_ms },
             adapter: plan.adapter,
         }
+    }
+
+    /// Where the last attempt went, and what was predicted of it.
+    pub(super) fn routed_mut(&mut self) -> Option<&mut Routed> {
+        self.routed.as_mut()
+    }
+
+    /// A leg elsewhere that began at `began_ns` is over: no stage's time. How long it took, in ns.
+    pub(super) fn leg_took(&mut self, began_ns: u64) -> u64 {
+        self.stage_at_ns = clock::now_ns();
+        let took_ns = self.stage_at_ns.saturating_sub(began_ns);
+        self.trace_leg(began_ns, self.stage_at_ns);
+        if let Some(call) = &self.call {
+            let cells = self.core.pools.pool(&self.core.metrics, &call.pool.name);
+            cells.prefill_legs.observe_ns(took_ns);
+        }
+        took_ns
+    }
+
+    /// Where the last attempt went.
+    pub(super) fn replica(&self) -> Option<Arc<Replica>> {
+        self.replica.clone()
     }
 
     /// When the first token is predicted, in ms from dispatch; 0 = no prediction.
@@ -400,6 +429,9 @@ impl<'t> Ticket<'t> {
         if let Some(replica) = &self.replica {
             head.field("x-gateway-assigned-node", replica.id.as_bytes());
         }
+        if let Some(replica) = self.prefilled_by() {
+            head.field("x-gateway-prefill-node", replica.id.as_bytes());
+        }
         if let Some(routed) = &self.routed {
             if let Some(hash) = routed.prefix_hash {
                 head.field("x-gateway-prefix-hash", &hex(hash));
@@ -427,6 +459,7 @@ impl<'t> Ticket<'t> {
     pub(super) fn cancelled(&self, noticed_ns: Option<u64>) {
         let Some(noticed_ns) = noticed_ns.filter(|_| self.attempts > 0) else { return };
         let phase = match &self.call {
+            _ if self.is_prefilling() => Phase::Prefill,
             _ if self.connecting => Phase::Connect,
             Some(call) if !call.stream => Phase::Answer,
             _ if self.content_sent() => Phase::Stream,

@@ -21,6 +21,7 @@ use super::frames::Outgoing;
 use super::permit;
 use super::pick::{self, Chosen};
 use super::plan::Plan;
+use super::prefill::{self, Prefilled};
 use super::relay;
 use super::reply::Failure;
 use super::ticket::{CALLERS_LIMIT, Ticket};
@@ -69,6 +70,7 @@ async fn attempts(
     loop {
         if let Some(why) = failed.take() {
             ticket.attempt_failed(&why);
+            prefill::decode_failed(ticket, &why);
             let costly = !matches!(why, Attempt::Failed(Some(ReplicaFailure::Refused), _));
             let spent = ticket.attempts >= plan.published.retry.attempts_max || ticket.is_late();
             let over = match why {
@@ -92,6 +94,9 @@ async fn attempts(
         let replica = &lane.replica;
         if let Some(why) = failed.take() {
             count_retry(core, why.reason());
+        }
+        if ticket.attempts == 0 {
+            prefill::count_direct(core, plan, &routed.leg);
         }
         ticket.attempt(lane, routed);
         comment(core, client, plan, ticket);
@@ -128,7 +133,7 @@ fn comment(core: &Core, client: &mut Client, plan: &Plan<'_>, ticket: &Ticket<'_
     comments.may_come(ticket.head_sent, |out| relay::write_head(out, plan, ticket));
 }
 
-fn count_retry(core: &Core, reason: &'static str) {
+pub(super) fn count_retry(core: &Core, reason: &'static str) {
     let at = RETRY_REASONS.iter().position(|known| *known == reason);
     if let Some(cell) = at.and_then(|at| core.metrics.retries.get(at)) {
         cell.inc();
@@ -195,6 +200,13 @@ async fn attempt(
     adapters::load(core, client, plan, ticket, lane).await?;
     let now_ms = core.sweep.now_ms();
     let mut entry = lane.ledger.enter(core.index, &ticket.dispatch(plan), now_ms);
+    if plan.prefill.is_some() {
+        let prefilled = prefill::run(core, client, plan, ticket).await?;
+        if prefilled == Prefilled::Not {
+            entry = lane.ledger.enter(core.index, &ticket.dispatch(plan), core.sweep.now_ms());
+        }
+    }
+    let now_ms = core.sweep.now_ms();
     let expected_ms = ticket.first_byte_expected_ms(plan);
     let _awaiting = replica.silence.sent(core.index, expected_ms, now_ms);
     let due_ms = if plan.stream { 0 } else { ticket.first_token_due_ms() };
@@ -252,7 +264,7 @@ async fn unseen_first_token<T>(
     .await
 }
 
-async fn connect(
+pub(super) async fn connect(
     core: &Core,
     client: &mut Client,
     plan: &Plan<'_>,

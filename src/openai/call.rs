@@ -30,6 +30,8 @@ pub struct Call {
     pub model: Option<Model>,
     /// `stream` is true.
     pub stream: bool,
+    /// The value of `stream`, unless that is null.
+    pub stream_span: Option<Span>,
     /// `stream_options` of chat and completions; `None` when absent or null.
     pub stream_options: Option<StreamOptions>,
     /// `max_tokens`.
@@ -363,7 +365,11 @@ impl Reader<'_> {
             }
             "stream_options" => self.stream_options(scanner)?,
             "model" => self.model(scanner)?,
-            "stream" => self.call.stream = self.flag(field, scanner.value()?)?.unwrap_or(false),
+            "stream" => {
+                let value = scanner.value()?;
+                self.call.stream = self.flag(field, value)?.unwrap_or(false);
+                self.call.stream_span = Some(value.span);
+            }
             "echo" => self.call.echo = self.flag(field, scanner.value()?)?.unwrap_or(false),
             "prompt_embeds" => {
                 scanner.value()?;

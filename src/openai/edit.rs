@@ -11,7 +11,8 @@ use super::call::{Call, PolicyField};
 use super::error::write_string;
 
 /// Spans that one body may have replaced.
-/// The builders need 12: the model, two stream options, two limits, seven policy fields.
+/// The builders need 13: the model, stream and its options, two limits and `min_tokens`, seven
+/// policy fields.
 pub const EDITS_MAX: usize = 16;
 
 /// Slices at most: one before each edit, its text, the insertion with its comma, and the rest.
@@ -92,6 +93,33 @@ impl Edits {
         }
     }
 
+    /// Has an engine do no more than the prefill, for another that decodes: one token, whatever the
+    /// least was to be, and no stream. `field`: the limit's name where the body has none.
+    pub fn prefill_only(&mut self, call: &Call, field: &str) {
+        if let Some(stream) = call.stream_span {
+            self.replace(stream, "false");
+        }
+        if let Some(options) = &call.stream_options {
+            self.replace(options.span, "null");
+        }
+        if let Some(least) = call.min_tokens {
+            self.replace(least.span, "0");
+        }
+        self.set_max_tokens(call, field, 1);
+    }
+
+    /// Adds a member with the value `json` to a body that has none of that name once it is edited,
+    /// and is no form.
+    pub fn add_member(&mut self, name: &str, json: &str) {
+        if !self.inserted.is_empty() {
+            self.inserted.push(',');
+        }
+        self.inserted.push('"');
+        self.inserted.push_str(name);
+        self.inserted.push_str("\":");
+        self.inserted.push_str(json);
+    }
+
     /// Gives a policy field the value `json`, whether the body has the field or not.
     pub fn set_policy_field(&mut self, call: &Call, name: &'static str, json: &str) {
         match call.policy_fields.iter().find(|field| field.name == name) {
@@ -154,13 +182,7 @@ impl Edits {
         if let Some((_, null)) = call.nulls.iter().find(|(field, _)| *field == name) {
             return self.replace(*null, json);
         }
-        if !self.inserted.is_empty() {
-            self.inserted.push(',');
-        }
-        self.inserted.push('"');
-        self.inserted.push_str(name);
-        self.inserted.push_str("\":");
-        self.inserted.push_str(&json.into());
+        self.add_member(name, &json.into());
     }
 
     /// Nothing is changed.

@@ -166,3 +166,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_prefill_is_one_token_of_the_same_prompt() {
+    let prefill = |edits: &mut Edits, call: &Call| {
+        edits.prefill_only(call, "max_tokens");
+        edits.add_member("kv_transfer_params", "{\"do_remote_decode\":true}");
+    };
+    let added = "\"kv_transfer_params\":{\"do_remote_decode\":true}";
+    let body = concat!(
+        "{\"prompt\" : \"p\", \"stream\":true,\"stream_options\":{\"include_usage\":true},",
+        "\"min_tokens\":5,\"max_tokens\": 9,\"x\":-0.0}"
+    );
+    let expected = format!(
+        "{{{added},\"prompt\" : \"p\", \"stream\":false,\"stream_options\":null,\
+         \"min_tokens\":0,\"max_tokens\": 1,\"x\":-0.0}}"
+    );
+    assert_eq!(edited(body, prefill), expected);
+    let expected = format!("{{\"max_tokens\":1,{added},\"prompt\":\"p\",\"stream\":null}}");
+    assert_eq!(edited("{\"prompt\":\"p\",\"stream\":null}", prefill), expected);
+    // What a client has sent of its own never stays.
+    let own =
+        "{\"kv_transfer_params\":{\"remote_host\":\"evil\"},\"prompt\":\"p\",\"max_tokens\":2}";
+    let both = |edits: &mut Edits, call: &Call| {
+        edits.remove(call, own.as_bytes(), |_| true);
+        prefill(edits, call);
+    };
+    assert_eq!(edited(own, both), format!("{{{added},\"prompt\":\"p\",\"max_tokens\":1}}"));
+}

@@ -284,6 +284,7 @@ impl<'a> Run<'a> {
             output_tokens: u64::from(turn.output_tokens),
             width: 1,
             adapter: session.adapter,
+            received_tokens: 0,
         };
         let index = conversation.sent.replica;
         let Some(replica) = self.replicas.get_mut(index) else { return };

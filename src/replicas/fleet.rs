@@ -51,6 +51,8 @@ pub struct Fleet {
     /// All pools in the order of the file.
     pub pools: Vec<Arc<Pool>>,
     served: HashMap<Box<str>, Served>,
+    /// What each prefill pool serves, by its index; nobody asks for it by name.
+    prefill: HashMap<usize, HashMap<Box<str>, Served>>,
     all_learned: bool,
     /// The merged list as entries, in order.
     pub entries: Vec<Entry>,
@@ -93,6 +95,12 @@ impl Fleet {
         let pool = |(settings, members): (&config::Pool, &Vec<config::Replica>)| {
             let former = former.iter().find(|pool| *pool.name == *settings.name);
             let state = former.map(|pool| Arc::clone(&pool.state));
+            // The prompts of a prefill pool are those of its pair, counted once for both.
+            let pair = config.pools.iter().position(|it| settings.pair.as_ref() == Some(&it.name));
+            let prompts = match pair.and_then(|at| config.pools.get(at)) {
+                Some(pair) if settings.role == config::Role::Prefill => pair,
+                _ => settings,
+            };
             let pool = Pool {
                 name: settings.name.as_str().into(),
                 replicas: former.map(|pool| pool.replicas.clone()).unwrap_or_default(),
@@ -100,9 +108,10 @@ impl Fleet {
                 state: state.unwrap_or_else(|| Arc::new(PoolState::new(cores))),
                 api_key: settings.api_key.clone(),
                 price: settings.price,
-                model: models.get(&settings.name).map(Arc::clone),
+                model: models.get(&prompts.name).map(Arc::clone),
                 sequences_max: settings.sequences_max.unwrap_or(0),
-                block_tokens: settings.block_size.and_then(|tokens| tokens.try_into().ok()),
+                block_tokens: prompts.block_size.and_then(|tokens| tokens.try_into().ok()),
+                prefills_at: pair.filter(|_| settings.role == config::Role::Decode),
             };
             Arc::new(pool.with_members(members, now_ms))
         };
@@ -126,13 +135,20 @@ impl Fleet {
 
     fn with_names(pools: Vec<Arc<Pool>>, config: &config::Config) -> Fleet {
         let mut names = Names::default();
+        let mut prefill = HashMap::new();
         let mut all_learned = true;
         for (index, (pool, settings)) in pools.iter().zip(&config.pools).enumerate() {
+            if settings.role == config::Role::Prefill {
+                let mut apart = Names::default();
+                apart.pool(index, pool, settings);
+                prefill.insert(index, apart.served);
+                continue;
+            }
             let remembers = !pool.replicas.is_empty() || pool.state.remembers();
             all_learned &= remembers && pool.replicas.iter().all(|r| r.models.load().is_some());
             names.pool(index, pool, settings);
         }
-        Fleet { pools, served: names.served, all_learned, entries: names.entries }
+        Fleet { pools, served: names.served, prefill, all_learned, entries: names.entries }
     }
 
     /// What `name` stands for.
@@ -141,8 +157,9 @@ impl Fleet {
     /// It stands for nothing.
     pub fn resolve(&self, name: Option<&str>) -> Result<&Served, Unresolved> {
         let Some(name) = name else {
-            return match self.pools.as_slice() {
-                [one] => self.served.get(&*one.name).ok_or(Unresolved::NotLearned),
+            let mut asked = self.asked();
+            return match (asked.next(), asked.next()) {
+                (Some(one), None) => self.served.get(&*one.name).ok_or(Unresolved::NotLearned),
                 _ => Err(Unresolved::NoName),
             };
         };
@@ -150,10 +167,27 @@ impl Fleet {
         self.served.get(name).ok_or(missing)
     }
 
-    /// Is there a pool with an eligible replica?
+    /// The pools that clients may ask for.
+    fn asked(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        let pools = self.pools.iter().enumerate();
+        pools.filter(|(at, _)| !self.prefill.contains_key(at)).map(|(_, pool)| pool)
+    }
+
+    /// What the prefill pool with this index calls what its pair is asked for; `None` when it does
+    /// not serve that: an adapter that none of its replicas lists.
+    #[must_use]
+    pub fn prefill_of(&self, index: usize, asked: &Served) -> Option<&Served> {
+        let served = self.prefill.get(&index)?;
+        match &asked.adapter {
+            Some(adapter) => served.get(&**adapter).filter(|found| found.adapter.is_some()),
+            None => served.get(&*self.pools.get(index)?.name),
+        }
+    }
+
+    /// Is there a pool with an eligible replica? One that only prefills serves nobody.
     #[must_use]
     pub fn any_eligible(&self, now_ms: u64) -> bool {
-        let mut replicas = self.pools.iter().flat_map(|p| &p.replicas);
+        let mut replicas = self.asked().flat_map(|p| &p.replicas);
         replicas.any(|r| r.eligible(now_ms))
     }
 }

@@ -66,6 +66,8 @@ pub struct Pool {
     pub(super) block_tokens: Option<u32>,
     /// Sequences that one of its engines runs at once, where configured; 0 = learned by each.
     pub sequences_max: u64,
+    /// Of a decode pool: index of the pool that prefills for it.
+    pub prefills_at: Option<usize>,
 }
 
 impl Pool {
@@ -93,6 +95,7 @@ impl Pool {
             model: self.model.clone(),
             block_tokens: self.block_tokens,
             sequences_max: self.sequences_max,
+            prefills_at: self.prefills_at,
         }
     }
 

@@ -28,6 +28,8 @@ pub(super) struct Answer<'c> {
     pub(super) model_json: String,
     /// Generation is cut after so many tokens with `finish_reason: "abort"`.
     pub(super) abort_after: Option<u64>,
+    /// `kv_transfer_params` as JSON.
+    pub(super) kv_params: String,
     /// Beginning of each event up to its choices.
     pub(super) prefix: Vec<u8>,
 }

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::kv_transfer::Params;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -139,6 +140,8 @@ pub(super) struct Body<'a> {
     pub(super) tool_choice: Option<ToolChoice>,
     #[serde(default)]
     pub(super) request_id: Option<String>,
+    #[serde(default)]
+    pub(super) kv_transfer_params: Option<Params>,
     #[serde(default)]
     pub(super) tokens: Option<Vec<u32>>,
     #[serde(default)]

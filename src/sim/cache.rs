@@ -7,6 +7,7 @@ use std::cell::RefCell;
 
 use super::call::{Call, Prompt};
 use super::exact::Exact;
+use super::kv_transfer;
 use crate::engine::{Chain, Holding, KvCache, KvEvent};
 use crate::prompt::blocks;
 
@@ -22,6 +23,8 @@ pub(super) struct Part {
     pub(super) output_tokens: u64,
     /// Answers.
     pub(super) width: u64,
+    /// Tokens of the prompt whose blocks another replica has computed.
+    pub(super) received_tokens: u64,
 }
 
 /// The parts of a call, one for each prompt.
@@ -44,7 +47,11 @@ pub(super) fn parts(call: &Call, exact: Option<&Exact>, block_tokens: u64) -> Ve
         blocks::of_tokens(call.root, &ids, block_tokens as usize, &mut hashes);
         let output_tokens = choices().map(|choice| choice.tokens).max().unwrap_or(1);
         let (chain, width) = (Chain::from(hashes.as_slice()), choices().count().max(1) as u64);
-        Part { ids, chain, prompt_tokens, output_tokens, width }
+        let received_tokens = match call.leg {
+            kv_transfer::Leg::Decode(_) => prompt_tokens.saturating_sub(1),
+            _ => 0,
+        };
+        Part { ids, chain, prompt_tokens, output_tokens, width, received_tokens }
     };
     call.prompts.iter().enumerate().map(part).collect()
 }

@@ -14,6 +14,7 @@ use super::body::{Body, Node, ToolChoice};
 use super::config::SimConfig;
 use super::errors::Refusal;
 use super::exact::{Exact, Real};
+use super::kv_transfer;
 use super::token::{self, WORD_BYTES, token_text};
 use crate::openai;
 use crate::openai::json::Kind;
@@ -130,6 +131,8 @@ pub(super) struct Call {
     pub(super) choices: Vec<Choice>,
     pub(super) tool: Option<ToolCall>,
     pub(super) cache_salt: Option<String>,
+    /// What it has to do with blocks of another replica.
+    pub(super) leg: kv_transfer::Leg,
     /// What the blocks of its prompts start from.
     pub(super) root: Root,
 }
@@ -186,6 +189,7 @@ impl Call {
             echo: body.echo.unwrap_or(false) && api == Api::Completions,
             temperature: body.temperature,
             request_id: body.request_id,
+            leg: body.kv_transfer_params.map(kv_transfer::Params::leg).unwrap_or_default(),
             prompts,
             choices,
             tool: tool.map(|(tool, _)| tool),

@@ -140,9 +140,8 @@ pub(super) fn whole(answer: &Answer<'_>, steps: u64, out: &mut Vec<u8>) {
         let nulls = b",\"prompt_logprobs\":null,\"prompt_token_ids\":null,\"prompt_text\":null";
         out.extend_from_slice(nulls);
     }
-    out.extend_from_slice(
-        b",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}",
-    );
+    push(out, &[b",\"kv_transfer_params\":", answer.kv_params.as_bytes()]);
+    out.extend_from_slice(b",\"ec_transfer_params\":null,\"metrics\":null}");
 }
 
 fn whole_usage(answer: &Answer<'_>, completion: u64, out: &mut Vec<u8>) {

@@ -129,6 +129,11 @@ impl Refusal {
         Refusal::new(503, "Service Unavailable", None, text.to_owned())
     }
 
+    /// Blocks of another replica could not be fetched.
+    pub(super) fn not_fetched() -> Refusal {
+        Refusal::new(500, "InternalServerError", None, "Internal server error".to_owned())
+    }
+
     pub(super) fn shut_down() -> Refusal {
         let text = "cannot schedule new futures after shutdown";
         Refusal::new(500, "InternalServerError", None, text.to_owned())

@@ -76,6 +76,8 @@ pub enum Kind {
     ContentLengthOnSse,
     /// Up to four events a chunk; usage, `[DONE]` and the last chunk in one write.
     Coalesce,
+    /// Blocks of another replica cannot be fetched, by a request that is to fetch some.
+    KvUnreachable,
     /// `usage` takes the form of `shape`.
     UsageShape,
     /// The next `count` batches of KV events are not sent, though they can be replayed.

@@ -18,6 +18,7 @@ use super::door;
 use super::exact::Exact;
 use super::fault::Fault;
 use super::kv_events::KvEvents;
+use super::kv_transfer::Transfers;
 use super::pace::Clock;
 use super::replica::{DoorState, Replica};
 use super::stats::Stats;
@@ -53,6 +54,8 @@ pub(super) struct Shared {
     /// Of the KV events of each replica, where they are published.
     kv_addrs: Vec<(SocketAddr, SocketAddr)>,
     mailboxes: Vec<Mailbox>,
+    /// Blocks that its replicas hold for each other.
+    pub(super) transfers: Transfers,
 }
 
 impl Shared {
@@ -114,7 +117,8 @@ impl Fleet {
             mailboxes.push(Mailbox { commands: Mutex::default(), bell: Mutex::new(near) });
             bells.push(far);
         }
-        let shared = Arc::new(Shared { addrs, kv_addrs, mailboxes });
+        let shared =
+            Arc::new(Shared { addrs, kv_addrs, mailboxes, transfers: Transfers::default() });
         let config = Arc::new(config);
         let mut doors: Vec<Vec<Doors>> = (0..threads).map(|_| Vec::new()).collect();
         let mut kv_doors = kv_doors.into_iter();

@@ -4,6 +4,7 @@
 //! await it happened in.
 
 use std::rc::Rc;
+use std::task::Poll;
 
 use super::answer::{Answer, quoted};
 use super::cache::parts;
@@ -11,6 +12,7 @@ use super::call::{Api, Call, Finish, Shown};
 use super::config::OnTerm;
 use super::errors::Refusal;
 use super::fault::Kind;
+use super::kv_transfer::Leg;
 use super::replica::{Replica, Ticket};
 use super::stats::add;
 use super::wire::{End, Wire};
@@ -20,6 +22,14 @@ use super::{chat, date, messages, responses};
 pub(super) async fn generate(wire: &mut Wire, call: &Call, id: Option<&str>) -> Result<(), End> {
     let replica = Rc::clone(&wire.replica);
     let mut answer = begin(wire, call, id);
+    match fetch(wire, call).await {
+        Ok(true) => {}
+        Ok(false) => return not_fetched(wire, call).await,
+        Err(end) => {
+            super::connection::count_end(&replica, end);
+            return Err(end);
+        }
+    }
     let parts = parts(call, replica.exact.as_deref(), replica.config.block_tokens);
     let lora = call.is_lora.then_some(&*call.model);
     let ticket = replica.admit(parts, lora, call.cache_salt.as_deref());
@@ -53,6 +63,42 @@ pub(super) async fn generate(wire: &mut Wire, call: &Call, id: Option<&str>) -> 
     ended
 }
 
+/// Fetches the prompt's blocks from the replica that has computed them, if it is to; false: they
+/// are not to be had.
+async fn fetch(wire: &mut Wire, call: &Call) -> Result<bool, End> {
+    let Leg::Decode(id) = &call.leg else { return Ok(true) };
+    let replica = Rc::clone(&wire.replica);
+    if wire.kind() == Kind::KvUnreachable {
+        return Ok(false);
+    }
+    let Some(took) = replica.shared.transfers.fetch(id) else { return Ok(false) };
+    let due_us = replica.clock.now_us() + took.as_micros() as u64;
+    while replica.clock.now_us() < due_us {
+        wire.wait(Some(due_us), |_| Poll::Pending).await?;
+    }
+    add(&replica.counters.kv_fetched, 1);
+    Ok(true)
+}
+
+async fn not_fetched(wire: &mut Wire, call: &Call) -> Result<(), End> {
+    add(&wire.replica.counters.refused, 1);
+    if !call.stream {
+        return refuse(wire, &Refusal::not_fetched()).await;
+    }
+    wire.open_stream().await?;
+    error_event(wire, &Refusal::not_fetched()).await
+}
+
+/// What hands over the prompt's blocks: only an answer that its limit has ended does.
+fn hold(answer: &Answer<'_>) -> Option<String> {
+    let call = answer.call;
+    let ended = call.choices.iter().all(|choice| choice.finish == Finish::Length);
+    if call.leg != Leg::Prefill || !ended || answer.abort_after.is_some() {
+        return None;
+    }
+    Some(format!("{}-{:08x}", answer.id, answer.created))
+}
+
 fn begin<'c>(wire: &Wire, call: &'c Call, id: Option<&str>) -> Answer<'c> {
     let replica = &wire.replica;
     let bare_id = match id.or(call.request_id.as_deref()) {
@@ -80,6 +126,7 @@ fn begin<'c>(wire: &Wire, call: &'c Call, id: Option<&str>) -> Answer<'c> {
         details: replica.config.prompt_tokens_details,
         usage_shape: fault.and_then(|f| f.shape.filter(|_| f.kind == Kind::UsageShape)),
         model_json,
+        kv_params: "null".to_owned(),
         abort_after: fault.filter(|f| f.kind == Kind::AbortFinish).map(|f| f.events_first().max(1)),
     }
 }
@@ -244,6 +291,11 @@ async fn whole(
         }
     }
     answer.cached_tokens = ticket.count_cached();
+    if let Some(id) = hold(answer) {
+        let Replica { shared, config, port, .. } = &*wire.replica;
+        let tokens = answer.prompt_tokens;
+        answer.kv_params = shared.transfers.hold(*port, &id, tokens, config.block_tokens);
+    }
     wire.body.clear();
     let out = &mut wire.body;
     match (answer.call.api, answer.call.choices.first()) {

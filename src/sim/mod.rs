@@ -11,6 +11,7 @@
 //! | `generate`, `pace` | admitted, paced by an [`engine`](crate::engine), sent, released |
 //! | `answer`, `chat`, `messages`, `responses` | the shapes of the APIs |
 //! | `kv_events`, `kv_sockets` | what the cache does, published as vLLM does |
+//! | `kv_transfer` | blocks that one replica computes for another |
 //! | `wire`, `date`, `gzip` | heads, chunks, and the faults that strike bytes |
 //! | `fault`, `replica`, `cache`, `stats`, `token`, `config` | state and values |
 //!
@@ -36,6 +37,7 @@ mod generate;
 mod gzip;
 mod kv_events;
 mod kv_sockets;
+mod kv_transfer;
 mod messages;
 mod metrics;
 mod pace;

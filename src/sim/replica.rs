@@ -187,7 +187,8 @@ impl Replica {
 
     pub(super) fn stats(&self) -> Stats {
         let (running, waiting, _) = self.load();
-        self.counters.copy(self.port, running, waiting)
+        let kv_held = self.shared.transfers.held_by(self.port);
+        Stats { kv_held, ..self.counters.copy(self.port, running, waiting) }
     }
 
     /// Forgets the prefix cache; false while requests hold blocks of it.
@@ -291,7 +292,16 @@ impl Replica {
             (Some(host), _) => {
                 let book = |(id, part): (u64, Part)| {
                     let Part { chain: hashes, prompt_tokens, output_tokens, width, .. } = part;
-                    let work = Work { id, hashes, prompt_tokens, output_tokens, width, adapter };
+                    let received_tokens = part.received_tokens;
+                    let work = Work {
+                        id,
+                        hashes,
+                        prompt_tokens,
+                        output_tokens,
+                        width,
+                        adapter,
+                        received_tokens,
+                    };
                     Booking::new(host, work)
                 };
                 return (Pace::Engine(named.into_iter().map(book).collect()), Vec::new());
@@ -299,6 +309,9 @@ impl Replica {
             (None, EngineKind::Fixed { ttft, itl }) => (*ttft, *itl),
             (None, EngineKind::Modelled(_)) => (Duration::ZERO, Duration::ZERO),
         };
+        // Who computes nothing of the prompt has its first token with the next step.
+        let received = named.iter().all(|(_, part)| part.received_tokens > 0);
+        let first = if received { itl } else { ttft };
         let visit = |(id, part): (u64, Part)| {
             let Part { chain, prompt_tokens, output_tokens, .. } = part;
             let cached_tokens = self.cache.visit(id, &chain, prompt_tokens);
@@ -307,7 +320,7 @@ impl Replica {
         let visits = named.into_iter().map(visit).collect();
         self.publish_visits();
         let (first_us, itl_us) =
-            (self.clock.now_us() + ttft.as_micros() as u64, itl.as_micros() as u64);
+            (self.clock.now_us() + first.as_micros() as u64, itl.as_micros() as u64);
         (Pace::Fixed { first_us, itl_us }, visits)
     }
 }

@@ -50,6 +50,10 @@ pub struct Stats {
     pub running: u64,
     /// Waiting for the engine now.
     pub waiting: u64,
+    /// Prompts whose blocks it holds for other replicas now.
+    pub kv_held: u64,
+    /// Requests whose blocks came from another replica.
+    pub kv_fetched: u64,
     /// Connections open now.
     pub connections_open: u64,
     /// Connections accepted in all.
@@ -86,6 +90,7 @@ pub(super) struct Counters {
     pub(super) completion_tokens: Cell<u64>,
     pub(super) finished_stop: Cell<u64>,
     pub(super) finished_length: Cell<u64>,
+    pub(super) kv_fetched: Cell<u64>,
     pub(super) connections_open: Cell<u64>,
     pub(super) connections_accepted: Cell<u64>,
     pub(super) bytes_in: Cell<u64>,
@@ -113,6 +118,7 @@ impl Counters {
             completion_tokens: Cell::new(0),
             finished_stop: Cell::new(0),
             finished_length: Cell::new(0),
+            kv_fetched: Cell::new(0),
             connections_open: Cell::new(0),
             connections_accepted: Cell::new(0),
             bytes_in: Cell::new(0),
@@ -148,6 +154,8 @@ impl Counters {
             completion_tokens: self.completion_tokens.get(),
             running,
             waiting,
+            kv_held: 0,
+            kv_fetched: self.kv_fetched.get(),
             connections_open: self.connections_open.get(),
             connections_accepted: self.connections_accepted.get(),
             bytes_in: self.bytes_in.get(),

@@ -7,6 +7,7 @@ one that cannot have the ring under a profile without it.
 
 import contextlib
 import json
+import os
 import pathlib
 import socket
 import subprocess
@@ -96,6 +97,20 @@ def streams(port: int) -> None:
     assert get(f"{base}/chat/completions", call).endswith(b"data: [DONE]\n\n")
 
 
+def configurations_are_right(expedite: str) -> int:
+    """What the ConfigMaps hold, by `check`; how many there are."""
+    held = [o["data"] for o in manifests.load(DEPLOY / "kubernetes") if o["kind"] == "ConfigMap"]
+    env = os.environ | {"ADMIN_SECRET": "0123456789abcdef"}
+    for data in held:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "gateway.toml")
+            path.write_text(data["gateway.toml"])
+            command = [expedite, "check", "--config", str(path)]
+            done = subprocess.run(command, capture_output=True, env=env)
+            assert done.returncode == 0, (done.stdout + done.stderr).decode()
+    return len(held)
+
+
 def page_passes_promtool(expedite: str, promtool: str) -> None:
     with gateway(expedite, "auto", []) as (port, admin):
         streams(port)
@@ -134,13 +149,14 @@ def main() -> None:
     expedite, promtool = sys.argv[1:]
     checked = manifests.check(DEPLOY / "kubernetes")
     print(f"manifests: {checked} objects hold to their schemas")
+    print(f"configurations: check finds nothing in {configurations_are_right(expedite)}")
     page_passes_promtool(expedite, promtool)
     print("metrics: promtool finds nothing to remark")
     serves_under_the_profile(expedite)
     print("seccomp: a gateway serves on io_uring under the profile")
     doctor_names_a_profile_without_the_ring(expedite)
     print("seccomp: doctor names what is missing without it")
-    print("4 passed, 0 failed")
+    print("5 passed, 0 failed")
 
 
 main()

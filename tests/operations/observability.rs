@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::common::engine::{After, Engine, Received, adapter};
 use crate::common::faults::counted;
-use crate::common::gateway::{AUTH, Bed};
+use crate::common::gateway::{AUTH, Bed, Settings};
 use crate::common::{ask, eventually, get, post_with};
 use crate::exposition::{Family, read};
 
@@ -34,7 +34,14 @@ fn page() -> String {
     let stream =
         |_: &Received, wire: &mut TcpStream| wire.write_all(&counted()).map(|()| After::Keep);
     let engine = Engine::start_telling(stream, move || told.clone());
-    let bed = Bed::of(&[engine.addr]);
+    // With a pool that prefills for it, so that what is told of such a pair is there too.
+    let prefill = Engine::start(stream);
+    let pool = "role = \"decode\"\npair = \"pre\"\n".to_owned();
+    let more = format!(
+        "[[pool]]\nname = \"pre\"\nrole = \"prefill\"\npair = \"p\"\nreplicas = [\"http://{}\"]\n",
+        prefill.addr
+    );
+    let bed = Bed::start(&[engine.addr], Settings { pool, more, ..Settings::default() });
     eventually("the engine's gauges are read", || bed.metric("expedite_kv_used_ratio", "") > 0.0);
     for model in ["base", &adapter(engine.addr)] {
         let json = format!(

@@ -79,7 +79,8 @@ impl Ticket<'_> {
             outcome,
             Outcome::Ok | Outcome::ClientCancelled | Outcome::Truncated | Outcome::Deadline
         );
-        let ran = self.sent_ns.is_some() && (worked || output > 0);
+        let sent = self.sent_ns.is_some() || self.was_prefilled();
+        let ran = sent && (worked || output > 0);
         let input = self.prompt.as_ref().filter(|_| ran).map_or(0, |prompt| prompt.tokens);
         (input, output)
     }
@@ -158,10 +159,11 @@ impl Ticket<'_> {
         }
     }
 
-    /// Time before the replica was written to, but for the queue; all of it when none was.
+    /// Time before the replica was written to, but for the queue and for who prefilled; all of it
+    /// when none was.
     fn gateway_ns(&self, now: u64) -> u64 {
         let spent = self.sent_ns.unwrap_or(now).saturating_sub(self.started_ns);
-        spent.saturating_sub(self.queue_ns)
+        spent.saturating_sub(self.queue_ns).saturating_sub(self.legs_ns())
     }
 
     fn tpot_ns(&self, output: u64) -> Option<u64> {

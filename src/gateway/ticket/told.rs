@@ -95,6 +95,12 @@ impl Ticket<'_> {
         }
     }
 
+    pub(super) fn trace_leg(&mut self, began_ns: u64, now_ns: u64) {
+        if let Some(trace) = &mut self.context.trace {
+            trace.stage("prefill", began_ns, now_ns);
+        }
+    }
+
     pub(super) fn trace_attempt(&mut self, replica: &Replica) {
         if let Some(trace) = &mut self.context.trace {
             trace.attempt(self.stage_at_ns, replica.id.clone(), &replica.authority);
