@@ -313,5 +313,9 @@ pub(super) fn count_direct(core: &Core, plan: &Plan<'_>, leg: &Leg) {
 fn fell_back(core: &Core, plan: &Plan<'_>, why: &str) {
     count(core, plan, PrefillResult::FellBack);
     let pool = &plan.pool.name;
+    // The metric has each.
+    if !plan.pool.state.unpaired_said.due(core.sweep.now_ms()) {
+        return;
+    }
     core.shared.log.warn(&format!("pool {pool}: a prompt was not prefilled by its pair: {why}"));
 }
