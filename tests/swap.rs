@@ -9,9 +9,11 @@ mod common;
 mod service;
 
 use std::collections::HashSet;
+use std::fs::Permissions;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -184,6 +186,43 @@ fn a_successor_that_fails_leaves_everything_as_it_was() {
     eventually("both are told of", || service.log().matches("and not taken over").count() == 2);
     assert!(is_ready(service.admin) && old.child.try_wait().expect("running").is_none());
     // And the next good one takes over.
+    let (_new, same) = serving(&service, &[]);
+    assert_eq!(addr, same);
+    assert!(old.wait().success());
+}
+
+#[test]
+fn another_users_process_gets_no_socket_and_changes_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        println!("NOT TESTED: only root can start a process of another user");
+        return;
+    }
+    let fleet = fleet(1);
+    let service = service(&fleet, "cores = [0]", "");
+    let (mut old, addr) = serving(&service, &[]);
+    // What the file system would refuse it may here, so that the gateway itself has to.
+    let folder = service.folder.path();
+    let all = |path: &std::path::Path| {
+        std::fs::set_permissions(path, Permissions::from_mode(0o777)).expect("rights");
+    };
+    all(folder);
+    for entry in std::fs::read_dir(folder).expect("folder") {
+        all(&entry.expect("entry").path());
+    }
+    // By a descriptor, since the folder of the program may be closed to others.
+    let mut command = Command::new("sh");
+    let script = "exec 9<\"$0\" && exec setpriv --reuid=65534 --regid=65534 --clear-groups \
+                  /proc/self/fd/9 serve --config \"$1\"";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_expedite")]).arg(service.config());
+    let mut other = service.run(command);
+    let refusals = || service.log().matches("it is another user's").count();
+    eventually("it is refused, and asks again", || refusals() >= 2);
+    assert_eq!(other.child.try_wait().expect("running"), None, "{}", service.log());
+    other.child.kill().expect("killed");
+    assert_eq!(other.line(), "", "it has never served");
+    assert!(!service.log().contains("draining"), "{}", service.log());
+    assert!(is_ready(service.admin) && old.child.try_wait().expect("running").is_none());
+    everybody_is_served(addr);
     let (_new, same) = serving(&service, &[]);
     assert_eq!(addr, same);
     assert!(old.wait().success());

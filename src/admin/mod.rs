@@ -1,4 +1,5 @@
-//! The admin listener, never on the clients' addresses: metrics, readiness, status, drain.
+//! The admin listener, never on the clients' addresses: metrics, readiness, status, drain, reload,
+//! profiles.
 //!
 //! Runs on the control thread (tokio, hyper); reads the cores' cells and the fleet's atomics,
 //! writes nothing that a core waits for. `shard` has the cells themselves, which the cores write.
@@ -6,10 +7,12 @@
 mod exposition;
 mod genai;
 mod guard;
+mod heap;
 mod metrics;
 mod page;
 mod prefill;
 mod process;
+mod profile;
 mod prompts;
 mod queue;
 mod quota;

@@ -48,7 +48,8 @@ fn stat(text: &str) -> Option<(f64, u64)> {
     Some(((number(11)? + number(12)?) as f64 / TICKS, number(17)?))
 }
 
-fn kilobytes(status: &str, name: &str) -> Option<u64> {
+/// A line of `/proc/self/status` (proc_pid_status(5)).
+pub(super) fn kilobytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }

@@ -16,7 +16,7 @@ use tokio::sync::{oneshot, watch};
 use super::guard::{self, Refused};
 use super::recent::{EVERY_MS, Recent};
 use super::shard::Shard;
-use super::{exposition, metrics, page, replicas, status};
+use super::{exposition, heap, metrics, page, profile, replicas, status};
 use crate::config::Secret;
 use crate::replicas::Fleet;
 use crate::replicas::registry::Handle;
@@ -237,9 +237,11 @@ async fn answer_known(view: &Arc<View>, request: Request<Incoming>) -> Response<
         "/ready" if get => yes_or_no(view.is_ready(), "ready"),
         "/live" if get => yes_or_no(view.is_live(), "live"),
         "/status" if get => page::answer(),
-        "/status.json" if get => json(200, &status::json(view)),
+        "/status.json" if get => text(200, "application/json", status::json(view)),
         "/decisions" if get => json(200, &(view.decisions)(last(&request))),
         "/snapshot" if get => json(200, &(view.snapshot)()),
+        "/debug/heap" if get => json(200, &heap::json(view)),
+        "/debug/profile" if get => profile(request.uri().query().unwrap_or_default()).await,
         "/drain" if post => {
             (view.drain)();
             text(200, "text/plain", "draining\n".to_owned())
@@ -253,9 +255,8 @@ async fn answer_known(view: &Arc<View>, request: Request<Incoming>) -> Response<
             text(405, "text/plain", "wrong method\n".to_owned())
         }
         "/replicas" | "/metrics" | "/ready" | "/live" | "/status" | "/status.json" | "/drain"
-        | "/reload" | "/decisions" | "/snapshot" | "/explain" => {
-            text(405, "text/plain", "wrong method\n".to_owned())
-        }
+        | "/reload" | "/decisions" | "/snapshot" | "/explain" | "/debug/heap"
+        | "/debug/profile" => text(405, "text/plain", "wrong method\n".to_owned()),
         _ => text(404, "text/plain", "unknown path\n".to_owned()),
     }
 }
@@ -297,6 +298,27 @@ async fn reload(view: &View) -> Response<Full<Bytes>> {
         Ok(Ok(waiting)) => json(200, &json!({ "reloaded": true, "next_start": waiting })),
         Ok(Err(why)) => json(400, &json!({ "reloaded": false, "error": why })),
         Err(_) => json(503, &json!({ "reloaded": false, "error": "too many reloads at once" })),
+    }
+}
+
+/// `GET /debug/profile?seconds=10&hz=99`: answers when that time is over. What it costs is on a
+/// thread beside this one.
+async fn profile(query: &str) -> Response<Full<Bytes>> {
+    let asked = match profile::Asked::of(query) {
+        Ok(asked) => asked,
+        Err(why) => return json(400, &json!({ "error": why })),
+    };
+    match tokio::task::spawn_blocking(move || asked.take()).await {
+        Ok(Ok(Some(taken))) => {
+            let mut response = text(200, "text/plain; charset=utf-8", taken.folded);
+            for (name, count) in [("x-samples", taken.samples), ("x-samples-lost", taken.lost)] {
+                response.headers_mut().insert(name, count.into());
+            }
+            response
+        }
+        Ok(Ok(None)) => json(409, &json!({ "error": "another profile is being taken" })),
+        Ok(Err(error)) => json(500, &json!({ "error": error.to_string() })),
+        Err(_) => json(500, &json!({ "error": "it cannot be taken" })),
     }
 }
 

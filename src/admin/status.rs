@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::metrics::by_pool;
@@ -16,8 +17,25 @@ use crate::replicas::{Pool, Replica};
 use crate::runtime::cells::{Counter, Gauge};
 use crate::runtime::clock;
 
-/// The whole status.
-pub(super) fn json(view: &View) -> Value {
+/// The whole status. What there is a thousand of is written as it is, without a tree of values
+/// between, which would cost the control thread several times as much.
+#[derive(Serialize)]
+struct Status<'f> {
+    #[serde(flatten)]
+    gateway: Value,
+    pools: Vec<PoolStatus<'f>>,
+    tenants: Vec<tenants::Tenant<'f>>,
+}
+
+#[derive(Serialize)]
+struct PoolStatus<'f> {
+    #[serde(flatten)]
+    pool: Value,
+    replicas: Vec<ReplicaStatus<'f>>,
+}
+
+/// The whole status, as JSON.
+pub(super) fn json(view: &View) -> String {
     let fleet = (view.fleet)();
     let now_ms = clock::now_ms();
     let cells = by_pool(view);
@@ -27,10 +45,10 @@ pub(super) fn json(view: &View) -> Value {
         .iter()
         .map(|pool| {
             let cells = cells.get(&pool.name).map_or(&[] as &[_], Vec::as_slice);
-            pool_json(pool, cells, &window, now_ms)
+            pool_status(pool, cells, &window, now_ms)
         })
         .collect();
-    json!({
+    let gateway = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "driver": view.driver,
         "cores": view.shards.len(),
@@ -45,9 +63,11 @@ pub(super) fn json(view: &View) -> Value {
         "reloads": view.reloads.counts().0,
         "reloads_refused": view.reloads.counts().1,
         "reloaded_unix_ms": view.reloads.last_unix_ms(),
-        "pools": pools,
-        "tenants": tenants::json(&(view.accounts)()),
-    })
+    });
+    let accounts = (view.accounts)();
+    let status = Status { gateway, pools, tenants: tenants::all(&accounts) };
+    // Maps with names for keys, numbers and words: nothing of it can fail.
+    serde_json::to_string(&status).unwrap_or_default()
 }
 
 fn level(view: &View, of: fn(&Shard) -> &Gauge) -> i64 {
@@ -59,7 +79,12 @@ fn retries(view: &View) -> u64 {
     counts.fold(0, u64::wrapping_add)
 }
 
-fn pool_json(pool: &Pool, cells: &[Arc<PoolCells>], window: &Window, now_ms: u64) -> Value {
+fn pool_status<'f>(
+    pool: &'f Pool,
+    cells: &[Arc<PoolCells>],
+    window: &Window,
+    now_ms: u64,
+) -> PoolStatus<'f> {
     let (same, differing) = pool.state.prompts.checked();
     let held = held(pool, now_ms);
     let count = |of: fn(&PoolCells) -> &Counter| {
@@ -70,7 +95,7 @@ fn pool_json(pool: &Pool, cells: &[Arc<PoolCells>], window: &Window, now_ms: u64
         .iter()
         .map(|replica| {
             let held = held.get(&replica.key).copied().unwrap_or_default();
-            replica_json(replica, &held, now_ms)
+            replica_status(replica, &held, now_ms)
         })
         .collect();
     let mut value = json!({
@@ -94,12 +119,11 @@ fn pool_json(pool: &Pool, cells: &[Arc<PoolCells>], window: &Window, now_ms: u64
         },
         "index_blocks": pool.state.index.blocks(),
         "queue": queue::json(cells),
-        "replicas": replicas,
     });
     if let Value::Object(map) = &mut value {
         map.extend(window.pool(&pool.name).map(|(key, value)| (key.to_owned(), value)));
     }
-    value
+    PoolStatus { pool: value, replicas }
 }
 
 /// Requests that have ended, by how.
@@ -139,40 +163,70 @@ fn held(pool: &Pool, now_ms: u64) -> HashMap<usize, Held> {
     all
 }
 
-fn replica_json(replica: &Replica, held: &Held, now_ms: u64) -> Value {
+/// What is known of a replica; the names are those of the JSON.
+#[derive(Serialize)]
+struct ReplicaStatus<'f> {
+    id: &'f str,
+    url: String,
+    zone: Option<&'f str>,
+    source: &'static str,
+    state: &'static str,
+    ramp: f64,
+    in_flight: u64,
+    in_flight_tokens: u64,
+    pending_prefill_tokens: u64,
+    prefix_mode: Option<&'static str>,
+    models: Option<Vec<String>>,
+    version: Option<String>,
+    hash_algorithm: Option<String>,
+    prefix_caching: Option<bool>,
+    ranks: u32,
+    blocks: u64,
+    block_tokens: u32,
+    adapter_slots: u32,
+    signal_age_ms: Option<u64>,
+    running: Option<u64>,
+    waiting: Option<u64>,
+    kv_usage: Option<f64>,
+    preemptions: u64,
+    prefix_query_tokens: u64,
+    prefix_hit_tokens: u64,
+    signals_refused: u64,
+}
+
+fn replica_status<'f>(replica: &'f Replica, held: &Held, now_ms: u64) -> ReplicaStatus<'f> {
     let signals = &replica.signals;
     let totals = signals.totals();
     let told = signals.server.load(now_ms);
     let facts = signals.facts.load_full();
     let facts = facts.as_deref();
-    json!({
-        "id": &*replica.id,
-        "url": format!("http://{}", replica.authority),
-        "zone": replica.zone,
-        "source": replica.source().name(),
-        "state": replica.state(now_ms).name(),
-        "ramp": replica.health.ramp(now_ms),
-        "in_flight": held.requests,
-        "in_flight_tokens": held.tokens,
-        "pending_prefill_tokens": held.pending_tokens,
-        "prefix_mode": held.prefix_mode,
-        "models": replica.models.load().as_ref().map(|list| {
-            list.iter().map(|e| e.id.clone()).collect::<Vec<_>>()
-        }),
-        "version": facts.and_then(|facts| facts.version.clone()),
-        "hash_algorithm": facts.and_then(|facts| facts.hash_algorithm.clone()),
-        "prefix_caching": facts.and_then(|facts| facts.prefix_caching),
-        "ranks": signals.ranks(),
-        "blocks": signals.server.blocks(),
-        "block_tokens": signals.block_tokens(),
-        "adapter_slots": signals.adapter_slots(),
-        "signal_age_ms": told.map(|(_, age_ms)| age_ms),
-        "running": told.map(|(load, _)| load.running),
-        "waiting": told.map(|(load, _)| load.waiting),
-        "kv_usage": told.map(|(load, _)| load.kv_usage),
-        "preemptions": totals.preemptions,
-        "prefix_query_tokens": totals.prefix_queries,
-        "prefix_hit_tokens": totals.prefix_hits,
-        "signals_refused": signals.refused(),
-    })
+    let models = replica.models.load();
+    ReplicaStatus {
+        id: &replica.id,
+        url: format!("http://{}", replica.authority),
+        zone: replica.zone.as_deref(),
+        source: replica.source().name(),
+        state: replica.state(now_ms).name(),
+        ramp: replica.health.ramp(now_ms),
+        in_flight: held.requests,
+        in_flight_tokens: held.tokens,
+        pending_prefill_tokens: held.pending_tokens,
+        prefix_mode: held.prefix_mode,
+        models: models.as_ref().map(|list| list.iter().map(|one| one.id.clone()).collect()),
+        version: facts.and_then(|facts| facts.version.clone()),
+        hash_algorithm: facts.and_then(|facts| facts.hash_algorithm.clone()),
+        prefix_caching: facts.and_then(|facts| facts.prefix_caching),
+        ranks: signals.ranks(),
+        blocks: signals.server.blocks(),
+        block_tokens: signals.block_tokens(),
+        adapter_slots: signals.adapter_slots(),
+        signal_age_ms: told.map(|(_, age_ms)| age_ms),
+        running: told.map(|(load, _)| load.running),
+        waiting: told.map(|(load, _)| load.waiting),
+        kv_usage: told.map(|(load, _)| load.kv_usage),
+        preemptions: totals.preemptions,
+        prefix_query_tokens: totals.prefix_queries,
+        prefix_hit_tokens: totals.prefix_hits,
+        signals_refused: signals.refused(),
+    }
 }

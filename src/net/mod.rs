@@ -9,10 +9,10 @@
 //! flight owns a buffer, so an idle connection costs none; nothing is lost when a wait is given
 //! up; and a client can be watched in every phase at no cost.
 //!
-//! Everything lives on the thread of its core; nothing here is `Send` (but `SharedWords` and
-//! `inherited_listeners`, here for their `unsafe` alone, and `pass`). Nothing blocks, no name is
-//! ever resolved here (`connect` takes addresses), and no timer is kept: time limits belong to the
-//! caller's sweep.
+//! Everything lives on the thread of its core; nothing here is `Send` (but `SharedWords`,
+//! `inherited_listeners`, `heap` and `Sampler`, here for their `unsafe` alone, and `pass`). Nothing
+//! blocks, no name is ever resolved here (`connect` takes addresses), and no timer is kept: time
+//! limits belong to the caller's sweep.
 
 mod bell;
 mod driver;
@@ -29,7 +29,7 @@ pub use driver::{Driver, DriverChoice, DriverError, ring_features, run};
 pub use listener::{BACKLOG, Listener, bind_reuseport};
 pub use pass::{FDS_A_MESSAGE, receive_with, send_with};
 pub use stream::{SEND_SLICES_MAX, Stream, connect, fill_slices};
-pub use sys::{SharedWords, inherited_listeners};
+pub use sys::{Heap, Registers, Sample, Sampler, SharedWords, heap, inherited_listeners};
 pub use tls::{HandshakeError, Identity, IdentityError, TlsStream};
 pub use wire::Wire;
 

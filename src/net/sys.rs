@@ -1,8 +1,10 @@
-//! The three things that safe code cannot have: the descriptor of a runtime socket, for direct
-//! system calls; a file that is memory, for what must outlive the process at the price of a store;
-//! and the listeners that a service manager has opened for us.
+//! The things that safe code cannot have: the descriptor of a runtime socket, for direct system
+//! calls; a file that is memory, for what must outlive the process at the price of a store; the
+//! listeners that a service manager has opened for us; what the allocator says of its heap; and
+//! samples of threads that run, for a profile.
 //!
 //! A descriptor is borrowed on the thread of its core. Words are atomics: any thread may use them.
+//! Samples are taken by a signal, on any thread, while there is a `Sampler`.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +14,8 @@ use std::net::TcpListener;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -117,6 +120,237 @@ impl Drop for SharedWords {
         // SAFETY: the range is ours alone, and no reference to it outlives `self`.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), bytes) };
         debug_assert!(unmapped.is_ok(), "a whole mapping can be unmapped");
+    }
+}
+
+/// What glibc's allocator says of its heap, over all its arenas, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heap {
+    /// Taken from the system by growing a heap.
+    pub arena_bytes: u64,
+    /// Taken from the system by a mapping each, for large blocks.
+    pub mapped_bytes: u64,
+    /// In use, of the first.
+    pub used_bytes: u64,
+    /// Free, of the first: what may be given out again, or back.
+    pub free_bytes: u64,
+}
+
+/// The heap as it is now; `None`: another allocator than glibc's.
+#[must_use]
+pub fn heap() -> Option<Heap> {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: it takes no argument, locks each arena for itself, and returns a value.
+        let of = unsafe { libc::mallinfo2() };
+        Some(Heap {
+            arena_bytes: of.arena as u64,
+            mapped_bytes: of.hblkhd as u64,
+            used_bytes: of.uordblks as u64,
+            free_bytes: of.fordblks as u64,
+        })
+    }
+    #[cfg(not(target_env = "gnu"))]
+    None
+}
+
+/// Words of a stack that a sample keeps: 64 KiB, the whole of it but in a debug build.
+const STACK_WORDS: usize = 8192;
+/// Samples between two looks at them: more than a timer can make in the time.
+const SLOTS: usize = 64;
+
+const FREE: u32 = 0;
+const FILLING: u32 = 1;
+const FULL: u32 = 2;
+
+/// Registers that a stack is unwound from: instruction, stack and frame pointer, link register
+/// (aarch64).
+pub type Registers = [u64; 4];
+
+struct Slot {
+    state: AtomicU32,
+    thread: AtomicI32,
+    registers: [AtomicU64; 4],
+    bytes: AtomicUsize,
+    stack: Box<[AtomicU64]>,
+}
+
+static SAMPLES: OnceLock<Box<[Slot]>> = OnceLock::new();
+/// This process's memory as a file, which tells where a stack ends.
+static MEMORY: OnceLock<File> = OnceLock::new();
+static SAMPLING: AtomicBool = AtomicBool::new(false);
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// A thread as it was when the timer struck: nothing of it is understood yet.
+pub struct Sample {
+    /// The kernel's number of the thread.
+    pub thread: i32,
+    /// Its registers.
+    pub registers: Registers,
+    /// Words from its stack pointer up; none where the system forbids to read them.
+    pub stack: Vec<u64>,
+}
+
+/// Takes a sample of whichever thread runs each time that the process has used so much CPU time,
+/// until it is dropped; one at a time in a process.
+///
+/// The handler of the signal (`SIGPROF`) copies registers and a piece of the stack, and does
+/// nothing else: it takes no lock, allocates nothing, unwinds nothing, and has the system read the
+/// stack, which says where it ends instead of failing. System calls that are interrupted begin
+/// anew, or return to loops that begin them anew.
+pub struct Sampler(());
+
+impl Sampler {
+    /// Begins, with `hz` samples a second of CPU time; `None`: another one runs.
+    ///
+    /// # Errors
+    /// The system refuses the handler or the timer.
+    pub fn start(hz: u32) -> io::Result<Option<Sampler>> {
+        let slots = SAMPLES.get_or_init(|| (0..SLOTS).map(|_| Slot::new()).collect());
+        if SAMPLING.swap(true, Ordering::AcqRel) {
+            return Ok(None);
+        }
+        let sampler = Sampler(());
+        for slot in slots {
+            // Of the sampler before.
+            let _ = slot.state.compare_exchange(FULL, FREE, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        LOST.store(0, Ordering::Relaxed);
+        if let Ok(memory) = File::open("/proc/self/mem") {
+            MEMORY.get_or_init(|| memory);
+        }
+        listen_to_the_timer()?;
+        set_timer(1_000_000 / hz.clamp(1, 1_000_000))?;
+        Ok(Some(sampler))
+    }
+
+    /// Samples since the last call.
+    pub fn take(&self, mut each: impl FnMut(Sample)) {
+        for slot in SAMPLES.get().into_iter().flatten() {
+            if slot.state.load(Ordering::Acquire) == FULL {
+                each(slot.read());
+                slot.state.store(FREE, Ordering::Release);
+            }
+        }
+    }
+
+    /// Samples for which there was no room.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        LOST.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        // The handler stays: a signal that is on its way finds it, and that nobody wants a sample.
+        let _ = set_timer(0);
+        SAMPLING.store(false, Ordering::Release);
+    }
+}
+
+impl Slot {
+    fn new() -> Slot {
+        Slot {
+            state: AtomicU32::new(FREE),
+            thread: AtomicI32::new(0),
+            registers: Default::default(),
+            bytes: AtomicUsize::new(0),
+            stack: (0..STACK_WORDS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    fn read(&self) -> Sample {
+        let words = self.bytes.load(Ordering::Relaxed) / size_of::<u64>();
+        let stack = self.stack.iter().take(words).map(|word| word.load(Ordering::Relaxed));
+        let registers = self.registers.each_ref().map(|one| one.load(Ordering::Relaxed));
+        Sample { thread: self.thread.load(Ordering::Relaxed), registers, stack: stack.collect() }
+    }
+
+    /// In the handler.
+    fn fill(&self, registers: Registers) {
+        for (slot, value) in self.registers.iter().zip(registers) {
+            slot.store(value, Ordering::Relaxed);
+        }
+        // SAFETY: it has no arguments and cannot fail.
+        self.thread.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+        let memory = MEMORY.get().map_or(-1, |file| file.as_raw_fd());
+        let room = self.stack.len() * size_of::<u64>();
+        // SAFETY: the system writes no more than that, to atomics that only who fills the slot
+        // touches; it checks itself what can be read, and a descriptor that is none is an error.
+        let got = unsafe {
+            let into = self.stack.as_ptr().cast_mut().cast();
+            libc::pread(memory, into, room, registers[1] as libc::off_t)
+        };
+        self.bytes.store(usize::try_from(got).unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+extern "C" fn on_timer(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let Some(slots) = SAMPLES.get().filter(|_| SAMPLING.load(Ordering::Acquire)) else { return };
+    // SAFETY: a handler with SA_SIGINFO is given the interrupted thread's context.
+    let Some(context) = (unsafe { context.cast::<libc::ucontext_t>().as_ref() }) else { return };
+    // SAFETY: the address of this thread's `errno`, which is its own.
+    let errno = unsafe { *libc::__errno_location() };
+    let first = NEXT.fetch_add(1, Ordering::Relaxed);
+    let all = (0..slots.len()).filter_map(|n| slots.get(first.wrapping_add(n) % slots.len()));
+    let is_free = |slot: &&Slot| {
+        let (taken, not) = (Ordering::Acquire, Ordering::Relaxed);
+        slot.state.compare_exchange(FREE, FILLING, taken, not).is_ok()
+    };
+    match { all }.find(is_free) {
+        Some(slot) => {
+            slot.fill(registers(context));
+            slot.state.store(FULL, Ordering::Release);
+        }
+        None => {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    // SAFETY: as above; the code that was interrupted may be about to read it.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn registers(context: &libc::ucontext_t) -> Registers {
+    let of = |register: libc::c_int| {
+        let values = &context.uc_mcontext.gregs;
+        values.get(register as usize).map_or(0, |value| *value as u64)
+    };
+    [of(libc::REG_RIP), of(libc::REG_RSP), of(libc::REG_RBP), 0]
+}
+
+#[cfg(target_arch = "aarch64")]
+fn registers(context: &libc::ucontext_t) -> Registers {
+    let of = &context.uc_mcontext;
+    [of.pc, of.sp, of.regs[29], of.regs[30]]
+}
+
+fn listen_to_the_timer() -> io::Result<()> {
+    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_timer;
+    // SAFETY: all zeros is a valid one: no flags, nobody's handler, no signal masked.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    // SAFETY: the handler has the shape that SA_SIGINFO asks for and does only what a handler may.
+    match unsafe { libc::sigaction(libc::SIGPROF, &action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Each so many microseconds of CPU time; 0: no longer.
+fn set_timer(every_us: u32) -> io::Result<()> {
+    let every = libc::timeval {
+        tv_sec: (every_us / 1_000_000).into(),
+        tv_usec: (every_us % 1_000_000).into(),
+    };
+    let timer = libc::itimerval { it_interval: every, it_value: every };
+    // SAFETY: both are valid for the call; the value before is not asked for.
+    match unsafe { libc::setitimer(libc::ITIMER_PROF, &timer, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -75,12 +75,16 @@ impl Chart<'_> {
         }
         for tick in 0..=6 {
             let ms = most * f64::from(tick) / 6.0;
-            text((x(ms) - 8.0, HEIGHT - 22.0), &format!("{ms:.0}"), out);
+            let label = format!("{ms:.0}");
+            text((x(ms) - 3.5 * label.len() as f64, HEIGHT - 22.0), &label, out);
         }
         line((x(self.limit), y(0.0)), (x(self.limit), y(1.0)), "var(--limit)", out);
         text((x(self.limit) + 4.0, y(0.0) - 6.0), "limit", out);
         for (curve, colour) in self.curves.iter().zip(COLOURS.iter().cycle()) {
-            let _ = write!(out, "<polyline fill=\"none\" stroke=\"{colour}\" points=\"");
+            let _ = write!(
+                out,
+                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\""
+            );
             for (i, &ms) in curve.iter().enumerate().filter(|&(_, &ms)| ms <= most) {
                 let _ = write!(out, "{:.1},{:.1} ", x(ms), y(i as f64 / 100.0));
             }

@@ -31,8 +31,10 @@ impl Cell {
     fn json(&self) -> Value {
         match self {
             Cell::Number(value, digits) if value.is_finite() => {
-                let scale = 10f64.powi(i32::try_from(*digits).unwrap_or(0));
-                let rounded = (value * scale).round() / scale;
+                // As the text is: what lies halfway goes to the same side in each form.
+                let rounded = format!("{value:.digits$}").parse().unwrap_or(*value);
+                // Nobody wants to read -0.
+                let rounded = if rounded == 0.0 { 0.0 } else { rounded };
                 // Whole numbers stay whole for readers that tell the two apart.
                 if *digits == 0 && rounded.abs() < 9e15 {
                     json!(rounded as i64)
@@ -283,6 +285,9 @@ mod tests {
             (-0.001, 1, "0.0"),
             (123.0, 0, "123"),
             (f64::INFINITY, 1, "-"),
+            (2.5, 0, "2"),
+            (-159_176.5, 0, "-159,176"),
+            (0.125, 2, "0.12"),
         ];
         for (value, digits, text) in told {
             let cell = number(value, digits);

@@ -31,6 +31,7 @@ pub(crate) fn open(title: &str, heading: &str) -> String {
          .wide{{overflow-x:auto}}.warning{{border-left:4px solid #d55e00;padding-left:.7em}}\n\
          .charts{{display:flex;flex-wrap:wrap;gap:1em}}svg{{max-width:100%;height:auto}}\
          svg text{{font-family:system-ui,sans-serif;font-size:12px;fill:var(--ink)}}\n\
+         td:has(.swatch){{white-space:nowrap}}\
          .swatch{{display:inline-block;width:.8em;height:.8em;margin-right:.5em}}\n\
          </style></head><body>\n<h1>{heading}</h1>\n"
     )

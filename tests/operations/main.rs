@@ -1,17 +1,21 @@
 //! What operators stand on: `expedite doctor`, `tuning/host`, the dashboard and the alerts, the
-//! files of `scripts/deploy`, the status page and the admin secret, each held against what the
-//! program really does.
+//! files of `scripts/deploy`, the status page, profiles, the admin secret, each held against what
+//! the program really does.
 
 #[path = "../support/command.rs"]
 mod command;
 #[path = "../common/mod.rs"]
 mod common;
+mod debug;
 mod deploy;
 mod doctor;
 mod exposition;
 #[path = "../support/host_tree.rs"]
 mod host_tree;
 mod observability;
+#[allow(dead_code)] // Each test uses its part.
+#[path = "../support/service.rs"]
+mod service;
 mod status;
 mod tuning;
 

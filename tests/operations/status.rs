@@ -151,7 +151,7 @@ fn the_admin_secret_guards_all_but_liveness_and_is_told_nowhere() {
     for path in ["/live", "/ready", "/status"] {
         assert_eq!(asked(path, "").status(), 200, "{path}");
     }
-    for path in ["/metrics", "/status.json", "/decisions", "/snapshot"] {
+    for path in ["/metrics", "/status.json", "/decisions", "/snapshot", "/debug/heap"] {
         for fields in ["", &bearer("canary-admin-secret-2"), &bearer("")] {
             let refused = asked(path, fields);
             assert_eq!(refused.status(), 401, "{path} {fields}");
@@ -162,7 +162,8 @@ fn the_admin_secret_guards_all_but_liveness_and_is_told_nowhere() {
         assert_eq!(answer.status(), 200, "{path}");
         assert!(!answer.text().contains("canary"), "{path} tells the secret");
     }
-    for (method, path) in [("POST", "/drain"), ("POST", "/replicas"), ("DELETE", "/replicas/r")] {
+    let more = [("POST", "/drain"), ("POST", "/replicas"), ("DELETE", "/replicas/r")];
+    for (method, path) in more.into_iter().chain([("GET", "/debug/profile")]) {
         assert_eq!(with(bed.admin, method, path, "").status(), 401, "{method} {path}");
     }
     assert_eq!(asked("/ready", "").status(), 200, "nothing has drained");
