@@ -50,8 +50,10 @@ impl Pair {
         let nobody = tempfile::NamedTempFile::new().expect("a file");
         let pool = format!("role = \"decode\"\npair = \"pre\"\n{}", settings.unwrap_or_default());
         let more = format!(
-            "[routing]\npolicy = \"round_robin\"\npolicy_header = true\n[[pool]]\nname = \"pre\"\nmodel = \"base\"\n\
-             role = \"prefill\"\npair = \"p\"\nreplicas = [{}]\ndiscover = {{ file = \"{}\" }}\n{more}\n",
+            "[routing]\npolicy = \"round_robin\"\npolicy_header = true\n\
+             [[pool]]\nname = \"pre\"\nmodel = \"base\"\n\
+             role = \"prefill\"\npair = \"p\"\nreplicas = [{}]\n\
+             discover = {{ file = \"{}\" }}\n{more}\n",
             urls.join(", "),
             nobody.path().display(),
         );
