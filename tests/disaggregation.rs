@@ -399,13 +399,18 @@ fn who_has_too_much_to_prefill_is_passed_by() {
     // No prefill is that quick; it shows once some were seen.
     let limit = Some("slo = { ttft_ms = 1.0 }\n");
     let pair = Pair::with(engine, (&PREFILL, &DECODE), limit, "");
-    let mut tag = 0;
+    let (mut tag, mut shed) = (0, 0);
     eventually("it is known that they are slow", || {
         tag += 1;
-        answers(&ask(pair.bed.addr, &chat(tag, LONG, "")), tag);
+        let answer = ask(pair.bed.addr, &chat(tag, LONG, ""));
+        // Where decoding is slow too, the limit can refuse the request itself.
+        match answer.status() {
+            429 => shed += 1,
+            _ => answers(&answer, tag),
+        }
         pair.legs("busy") > 0.0
     });
-    assert_eq!(pair.legs("done") + pair.legs("busy"), tag as f64);
+    assert_eq!(pair.legs("done") + pair.legs("busy"), (tag - shed) as f64);
     assert_eq!(pair.requests(&PREFILL).iter().sum::<u64>(), pair.legs("done") as u64);
     at_rest(&pair.bed);
 }

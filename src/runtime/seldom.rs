@@ -1,5 +1,5 @@
-//! What would fill the log if it were said each time is said once a minute. Any thread; relaxed: two
-//! at once may both say it.
+//! What would fill the log if it were said each time is said once a minute. Any thread; relaxed:
+//! two at once may both say it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
