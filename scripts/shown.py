@@ -216,7 +216,8 @@ REPLAY = [
     *(("offered_rps", 1, 1e-4), ("good_rps", 1, 1e-4), ("capacity_rps", 1, 1e-4)),
     *(("ttft_p50_ms", 1, 1e-3), ("ttft_p99_ms", 1, 1e-3), ("ttft_ok_ratio", 100, 1e-4)),
     *(("tpot_p50_ms", 1, 1e-4), ("tpot_p95_ms", 1, 1e-4), ("tpot_ok_ratio", 100, 1e-4)),
-    *(("hit_ratio", 100, 1e-4), ("shed", 1, 0), (None, 1, 0), ("preemptions", 1, 0)),
+    *(("hit_ratio", 100, 1e-4), ("shed", 1, 0), (None, 1, 0)),
+    *(("kv_used_mean", 100, 1e-4), ("preemptions", 1, 0)),
 ]
 
 

@@ -7,6 +7,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Output;
 
+use expedite::plan::presets::Preset;
+use expedite::plan::shapes::Shape;
 use serde_json::Value;
 
 /// A small fleet, so that a run takes a moment.
@@ -71,6 +73,26 @@ fn capacity_is_found_and_the_page_holds_the_table() {
 }
 
 #[test]
+fn settings_of_the_engines_change_what_is_found() {
+    let of = |args: &[&str]| lines(&replay(&[args, &["--json"]].concat())).remove(0);
+    let number = |told: &Value, name: &str| told[name].as_f64().unwrap();
+    let plain = of(&[]);
+    // A step holds no more tokens, so that none takes as long, and prompts take more of them.
+    let small = of(&["--batch-tokens", "256"]);
+    assert!(number(&small, "gap_p99_ms") < number(&plain, "gap_p99_ms"), "{small} {plain}");
+    assert!(number(&small, "ttft_p99_ms") > number(&plain, "ttft_p99_ms"), "{small} {plain}");
+    // Larger blocks: fewer tokens are found again, and more room is left empty in the last ones.
+    let large = of(&["--block-size", "256"]);
+    assert!(number(&large, "hit_ratio") < number(&plain, "hit_ratio"), "{large} {plain}");
+    assert!(number(&large, "kv_empty_ratio") > 2.0 * number(&plain, "kv_empty_ratio"));
+    // Little memory: engines take blocks away, and less often where some are kept free.
+    let bare = of(&["--blocks", "900"]);
+    let kept = of(&["--blocks", "900", "--headroom", "0.3"]);
+    assert!(number(&bare, "preemptions") > number(&kept, "preemptions"), "{bare} {kept}");
+    assert!(number(&bare, "kv_used_p95") > number(&kept, "kv_used_p95"), "{bare} {kept}");
+}
+
+#[test]
 fn a_compressed_trace_runs_at_another_rate() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.jsonl.gz");
@@ -99,8 +121,12 @@ fn a_compressed_trace_runs_at_another_rate() {
 
 #[test]
 fn what_makes_no_sense_is_refused_with_a_reason() {
-    let wrong: [(&[&str], &str); 8] = [
+    let wrong: [(&[&str], &str); 12] = [
         (&["--policy", "best"], "none of: cost"),
+        (&["--block-size", "24"], "a multiple of 16"),
+        (&["--batch-tokens", "0"], "--batch-tokens"),
+        (&["--headroom", "1"], "from 0 to 0.9"),
+        (&["--blocks", "100"], "exceeds a replica's 1600"),
         (&["--fail", "1,2"], "T,REPLICA,DOWN"),
         (&["--fail", "1,4,2"], "replica 4 is not there"),
         (&["--slow", "0,0"], "factor"),
@@ -173,34 +199,141 @@ fn size_reads_a_config_and_warns_of_a_prompt_that_fills_a_replica() {
     assert!(output.status.code() == Some(2) && told.contains("`hidden_size` is missing"), "{told}");
 }
 
+/// The cells of each table of a page, row by row.
+fn page_tables(page: &str) -> Vec<Vec<Vec<String>>> {
+    let cell = |cell: &str| {
+        let text = cell.split_once('>').unwrap().1.split("</td>").next().unwrap();
+        let text = text.rsplit_once("</span>").map_or(text, |swatch| swatch.1);
+        let marks = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&amp;", "&")];
+        marks.iter().fold(text.to_owned(), |text, (mark, plain)| text.replace(mark, plain))
+    };
+    let row = |row: &str| row.split("<td").skip(1).map(cell).collect();
+    let table = |table: &str| {
+        let body = table.split("</table>").next().unwrap().split("<tbody>").nth(1).unwrap();
+        body.split("<tr>").skip(1).map(row).collect()
+    };
+    page.split("<table>").skip(1).map(table).collect()
+}
+
+/// Whether a page shows what the JSON has, to its last digit.
+fn is_shown(cell: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => cell == "-",
+        Value::String(words) => cell == words,
+        value => cell.replace(',', "").parse().ok() == value.as_f64(),
+    }
+}
+
 #[test]
-fn pages_of_the_calculators_hold_the_numbers_of_their_json() {
+fn pages_of_the_calculators_have_the_numbers_of_their_json_and_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html").display().to_string();
     let few = ["--hit", "0,0.5", "--replicas", "2", "--seconds", "8", "--output-tokens", "40"];
-    let calls: [&[&str]; 5] = [
+    let calls: [&[&str]; 6] = [
         &BLUEPRINT[..7],
         &[&["capacity"], &few[..]].concat(),
+        &["capacity", "--model", "llama-3-70b", "--gpus", "8", "--no-replay"],
         &["cost", "--tokens-day=1e9", "--gpu-hour=3", "--replica-tps=2000"],
         &["cost", "--documents"],
         &["pd", "--slo-ttft-ms", "800", "--slo-tpot-ms", "15"],
     ];
     for call in calls {
         let told = sheet(&[call, &["--html", &page]].concat());
-        let page = std::fs::read_to_string(&page).unwrap().replace(',', "");
+        let page = std::fs::read_to_string(&page).unwrap();
         assert!(page.contains("<svg") && page.contains("device-width"), "{call:?}");
         assert!(!page.contains("<script") && !page.contains("http"), "{call:?}");
-        let mut numbers = 0;
+        let mut expected: Vec<Vec<Vec<&Value>>> = Vec::new();
+        for figures in ["inputs", "results"].map(|name| told[name].as_object().unwrap()) {
+            let rows: Vec<_> = figures.values().map(|figure| vec![&figure["value"]]).collect();
+            expected.extend((!rows.is_empty()).then_some(rows));
+        }
         for table in told["tables"].as_object().unwrap().values() {
-            for value in table.as_array().unwrap().iter().flat_map(|r| r.as_object().unwrap()) {
-                let Some(number) = value.1.as_f64() else { continue };
-                numbers += 1;
-                let digits = (0..=4).find(|&d| page.contains(&format!("<td>{number:.d$}</td>")));
-                assert!(digits.is_some(), "{call:?}: {value:?}");
+            let row = |row: &'_ Value| row.as_object().unwrap().len();
+            assert!(table.as_array().unwrap().iter().all(|one| row(one) == row(&table[0])));
+            let rows = table.as_array().unwrap().iter();
+            expected.push(rows.map(|row| row.as_object().unwrap().values().collect()).collect());
+        }
+        let shown = page_tables(&page);
+        assert_eq!(shown.len(), expected.len(), "{call:?}");
+        let mut numbers = 0;
+        for (rows, values) in shown.iter().zip(&expected) {
+            assert_eq!(rows.len(), values.len(), "{call:?}: {rows:?}");
+            for (row, values) in rows.iter().zip(values) {
+                // Of an input or a result: label, value, unit, how.
+                let cells = if values.len() == 1 { &row[1..2] } else { &row[..] };
+                assert_eq!(cells.len(), values.len(), "{call:?}: {row:?}");
+                for (cell, value) in cells.iter().zip(values) {
+                    assert!(is_shown(cell, value), "{call:?}: {cell:?} for {value}");
+                    numbers += usize::from(value.is_number());
+                }
             }
         }
-        assert!(numbers >= 6, "{call:?}: {numbers}");
+        assert!(numbers >= 12, "{call:?}: {numbers}");
     }
+}
+
+#[test]
+fn the_page_of_a_replay_has_the_numbers_of_its_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html").display().to_string();
+    let told = lines(&replay(&["--policy", "cost,round_robin", "--json", "--html", &page]));
+    let page = std::fs::read_to_string(&page).unwrap();
+    let tables = page_tables(&page);
+    assert_eq!(tables[0].len(), told.len());
+    // Column, name in the JSON, and how much a unit of the page is there.
+    let columns = [
+        (1, "offered_rps", 1.0),
+        (2, "good_rps", 1.0),
+        (4, "ttft_p50_ms", 1.0),
+        (5, "ttft_p99_ms", 1.0),
+        (6, "ttft_ok_ratio", 0.01),
+        (7, "tpot_p50_ms", 1.0),
+        (8, "tpot_p95_ms", 1.0),
+        (9, "tpot_ok_ratio", 0.01),
+        (10, "hit_ratio", 0.01),
+        (11, "shed", 1.0),
+        (13, "kv_used_mean", 0.01),
+        (14, "preemptions", 1.0),
+    ];
+    for (row, told) in tables[0].iter().zip(&told) {
+        assert_eq!((&row[0], row.len()), (&told["policy"].as_str().unwrap().to_owned(), 15));
+        for (at, name, unit) in columns {
+            let cell = row[at].trim_end_matches(" %");
+            let digits = cell.split_once('.').map_or(0, |(_, digits)| digits.len() as i32);
+            let shown: f64 = cell.parse().unwrap();
+            let apart = (shown * unit - told[name].as_f64().unwrap()).abs();
+            // Half of the last digit, and half of the fourth that the JSON keeps.
+            assert!(apart <= unit * 0.5 * 0.1f64.powi(digits) + 5.1e-5, "{name}: {cell} {told}");
+        }
+    }
+}
+
+#[test]
+fn presets_are_what_was_published_of_the_models() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/configs");
+    let mut checked = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let published: Value = serde_json::from_str(&text).unwrap();
+        let preset = Preset::of_name(&name).unwrap_or_else(|| panic!("no preset is {name}"));
+        let part: Value = serde_json::from_str(preset.config).unwrap();
+        for (key, value) in part.as_object().unwrap() {
+            // Of how it is quantized the method alone counts.
+            let method = |value: &Value| value.get("quant_method").cloned();
+            let same = method(value)
+                .map_or(published[key] == *value, |of| method(&published[key]) == Some(of));
+            assert!(same, "{name}: {key} is {}", published[key]);
+        }
+        // What the preset leaves out changes nothing.
+        assert_eq!(Shape::parse(&name, &text), preset.shape(), "{name}");
+        checked += 1;
+    }
+    assert_eq!(checked, 9);
 }
 
 #[test]
@@ -226,8 +359,15 @@ fn cost_finds_the_break_even_and_refuses_what_cannot_be() {
     assert!((result("break_even_tokens_day") / 199.8e6 - 1.0).abs() < 0.001);
     assert!((result("api_year") - 159_687.5).abs() < 1.0);
     assert_eq!(told["tables"]["months"].as_array().unwrap().len(), 12);
-    let wrong: [(&[&str], &str); 6] = [
+    let wrong: [(&[&str], &str); 13] = [
         (&["--output-share", "1.5"], "between 0 and 1"),
+        (&["--output-share", "nan"], "between 0 and 1"),
+        (&["--api-input=-1"], "--api-input"),
+        (&["--replicas", "0"], "--replicas"),
+        (&["--replicas", "1", "--months", "0"], "between 1 and 120"),
+        (&["--replicas", "1", "--growth=-1"], "between -1 and 10"),
+        (&["--replicas", "1", "--other-month", "inf"], "--other-month"),
+        (&["--replica-tps", "0"], "above 0"),
         (&["--replicas", "1", "--api-input", "0", "--api-output", "0"], "free of charge"),
         (&["--replicas", "1", "--replica-tps", "100"], "it takes 3"),
         (&["--replica-tps", "1e9"], "beyond any GPU"),

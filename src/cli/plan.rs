@@ -3,6 +3,7 @@
 mod capacity;
 mod common;
 mod cost;
+mod knobs;
 mod pd;
 mod progress;
 mod replay;

@@ -15,6 +15,7 @@
 
 mod adapters;
 mod cache;
+mod gaps;
 mod params;
 mod schedule;
 mod sequence;
@@ -27,6 +28,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 pub use cache::{Chain, Hit, Holding, KvCache};
+pub use gaps::Gaps;
 pub use params::EngineParams;
 pub use step::{Step, StepModel};
 pub use work::{KvEvent, Progress, Work};
@@ -76,6 +78,7 @@ pub struct Engine {
     asked_us: u64,
     admissions: u64,
     preemptions: u64,
+    gaps: Gaps,
     prefix_queries: u64,
     prefix_hits: u64,
     /// Events of the steps that are over.
@@ -116,6 +119,7 @@ impl Engine {
             asked_us: 0,
             admissions: 0,
             preemptions: 0,
+            gaps: Gaps::default(),
             prefix_queries: 0,
             prefix_hits: 0,
             events: Vec::new(),
@@ -207,10 +211,30 @@ impl Engine {
         (total - self.cache.free()) as f64 / total.max(1) as f64
     }
 
+    /// Tokens for which the blocks of running requests have room and that are not there: the rest
+    /// of each one's last block. Work in proportion to what runs.
+    #[must_use]
+    pub fn empty_tokens(&self) -> u64 {
+        let block_tokens = self.params.block_tokens;
+        let empty = |s: &Sequence| {
+            let tokens = s.kv_tokens(self.steps);
+            let common = tokens.min(s.work.prompt_tokens / block_tokens * block_tokens);
+            let filled = common + s.work.width * (tokens - common);
+            (s.blocks() * block_tokens).saturating_sub(filled)
+        };
+        self.running.iter(&self.sequences).map(|(_, s)| empty(s)).sum()
+    }
+
     /// Times that a request lost its blocks to others.
     #[must_use]
     pub fn preemptions(&self) -> u64 {
         self.preemptions
+    }
+
+    /// How long decodes waited for their tokens so far.
+    #[must_use]
+    pub fn gaps(&self) -> &Gaps {
+        &self.gaps
     }
 
     /// Prompt tokens that were looked up in the prefix cache, and those that were found.

@@ -46,6 +46,7 @@ impl Engine {
         if step.tokens > 0 {
             let step_us = (self.params.step.ms(&step) * 1e3).round() as u64;
             self.step_ends_us = Some(now_us.saturating_add(step_us.max(1)));
+            self.gaps.add(step_us, self.decodes);
         } else if !self.deferred.is_empty() {
             self.wake_us = self.adapters.next_us(now_us);
         }

@@ -52,6 +52,28 @@ fn near(measured: f64, wanted: f64, share: f64) {
 }
 
 #[test]
+fn what_is_empty_is_the_rest_of_each_last_block() {
+    let mut engine = Engine::new(EngineParams::a100_8b());
+    assert_eq!(engine.empty_tokens(), 0);
+    engine.submit(0, work(1, 40, 100));
+    engine.submit(0, work(2, 64, 100));
+    let mut out = Vec::new();
+    while engine.generated(2).is_none_or(|tokens| tokens < 3) {
+        let us = engine.next_us().expect("it runs");
+        engine.advance(us, &mut out);
+    }
+    // Both have their prompt and all but the last token of the answer: of 16, so many are left.
+    let left = |prompt: u64, id: u64| {
+        let tokens = prompt + engine.generated(id).expect("it runs") - 1;
+        // The step under way has its block already.
+        (tokens / 16 + 1) * 16 - tokens
+    };
+    assert_eq!(engine.empty_tokens(), left(40, 1) + left(64, 2));
+    run(&mut engine);
+    assert_eq!(engine.empty_tokens(), 0);
+}
+
+#[test]
 fn an_idle_engine_is_as_fast_as_its_figures_say() {
     let mut engine = Engine::new(EngineParams::a100_8b());
     engine.submit(0, work(1, 16, 1001));

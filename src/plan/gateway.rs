@@ -21,11 +21,10 @@ use super::adapters::Adapters;
 use super::books::{Scraped, Sums, Weight};
 use super::random::stream;
 use super::scenario::Scenario;
-use super::workload::BLOCK_TOKENS;
 
-/// Which block of a prompt names its owner while nobody holds it: the first that texts with the
-/// same preamble differ in, more often than not.
-const OWNER_BLOCK: usize = 3;
+/// The block of a prompt that ends here names its owner while nobody holds it: the first that
+/// texts with the same preamble differ in, more often than not.
+const OWNER_TOKENS: u64 = 64;
 /// Answers from so many tokens on tell how fast a replica decodes.
 const TPOT_TOKENS_MIN: u64 = 16;
 /// A wait that is long: half of the longest.
@@ -248,12 +247,14 @@ impl Gateway {
     fn pick(&mut self, ask: &Ask, now_us: u64) -> Decision {
         let prompt = ask.chain.get(..ask.prompt_blocks).unwrap_or_default();
         self.index.depths(prompt, &mut self.depths);
-        let owner = prompt.get(OWNER_BLOCK.min(prompt.len().saturating_sub(1)));
+        let block_tokens = self.engine.block_tokens;
+        let owner_block = (OWNER_TOKENS / block_tokens.max(1)).saturating_sub(1) as usize;
+        let owner = prompt.get(owner_block.min(prompt.len().saturating_sub(1)));
         let request = Request {
             prompt_tokens: ask.prompt_tokens,
             output_tokens: self.lengths.expect(None, 0).mean,
             output_tokens_max: 0,
-            block_tokens: BLOCK_TOKENS as u32,
+            block_tokens: block_tokens as u32,
             ttft_limit_ms: self.slo.ttft_limit_ms(ask.prompt_tokens),
             tpot_limit_ms: self.slo.tpot_ms,
             adapter: ask.adapter != 0,
@@ -275,7 +276,7 @@ impl Gateway {
             told: self.told,
             adapter: ask.adapter,
             scale: &self.scale,
-            most: reusable_tokens(ask.prompt_tokens, BLOCK_TOKENS),
+            most: reusable_tokens(ask.prompt_tokens, block_tokens),
             now_us,
         };
         self.picker.pick(&request, &view, &model, now_us, &mut self.rng)
@@ -442,10 +443,11 @@ impl FleetView for View<'_> {
         if self.told {
             duty.add(&known.others);
         }
-        let blocks_since = known.since_scrape.div_ceil(BLOCK_TOKENS);
+        let block_tokens = self.engine.block_tokens.max(1);
+        let blocks_since = known.since_scrape.div_ceil(block_tokens);
         let mut candidate = Candidate {
             eligible: !known.down,
-            cached_tokens: (u64::from(depth) * BLOCK_TOKENS).min(self.most),
+            cached_tokens: (u64::from(depth) * block_tokens).min(self.most),
             pending_tokens: sums.pending_tokens,
             pending_requests: sums.pending_requests,
             decodes: sums.decodes,
@@ -467,7 +469,7 @@ impl FleetView for View<'_> {
             known.others.told().add_to(&mut candidate, &self.others, self.replicas.len());
         }
         if !self.ledger {
-            known.scraped.show(&mut candidate);
+            known.scraped.show(&mut candidate, block_tokens);
         }
         candidate
     }
@@ -480,8 +482,8 @@ impl FleetView for View<'_> {
 impl Scraped {
     /// What the metrics tell in the place of own accounts. They have no pending tokens: a request
     /// that waits counts as its share of what the running ones hold.
-    fn show(&self, candidate: &mut Candidate) {
-        let kv_tokens = self.blocks_used * BLOCK_TOKENS;
+    fn show(&self, candidate: &mut Candidate, block_tokens: u64) {
+        let kv_tokens = self.blocks_used * block_tokens;
         candidate.pending_requests = self.waiting;
         candidate.pending_tokens = self.waiting * kv_tokens / self.running.max(1);
         candidate.decodes = self.running;

@@ -45,6 +45,8 @@ pub struct Outcome {
     pub tpot_p50_ms: f64,
     /// 95th percentile of it.
     pub tpot_p95_ms: f64,
+    /// 99th percentile of it.
+    pub tpot_p99_ms: f64,
     /// Prompt tokens that the caches spared, of all prompts that were begun.
     pub hit_ratio: f64,
     /// The same as the gateways predicted it.
@@ -65,6 +67,14 @@ pub struct Outcome {
     pub retried: u64,
     /// Times that an engine took a request's blocks away.
     pub preemptions: u64,
+    /// 99th percentile of the time between two tokens of an answer, over all tokens of the run.
+    pub gap_p99_ms: f64,
+    /// Share of the KV blocks that live requests held, in the mean of replicas and time.
+    pub kv_used_mean: f64,
+    /// 95th percentile of it.
+    pub kv_used_p95: f64,
+    /// Of the room in those blocks, the share without a token in it.
+    pub kv_empty_ratio: f64,
     /// Of all requests, those with a first token in time.
     pub ttft_ok_ratio: f64,
     /// Of all requests, those with later tokens in time.
@@ -111,6 +121,7 @@ impl Outcome {
             ttft_p99_ms: tally.ttft_ms(0.99),
             tpot_p50_ms: tally.tpot_ms(0.5),
             tpot_p95_ms: tally.tpot_ms(0.95),
+            tpot_p99_ms: tally.tpot_ms(0.99),
             hit_ratio: ratio(tally.cached_tokens as f64, tally.prompt_tokens as f64),
             predicted_hit_ratio: ratio(tally.predicted_tokens as f64, tally.prompt_tokens as f64),
             endless_hit_ratio: ratio(tally.endless_tokens as f64, tally.asked_tokens as f64),
@@ -121,6 +132,10 @@ impl Outcome {
             unfinished: tally.unfinished,
             retried: tally.retried,
             preemptions: tally.preemptions,
+            gap_p99_ms: tally.gaps.ms(0.99),
+            kv_used_mean: tally.kv.mean(),
+            kv_used_p95: tally.kv.quantile(0.95),
+            kv_empty_ratio: tally.kv.empty_ratio(),
             ttft_ok_ratio: ratio(tally.ttft_ok as f64, asked as f64),
             tpot_ok_ratio: ratio(tally.tpot_ok as f64, asked as f64),
             adapter_hit_ratio: (tally.adapter_asked > 0)
@@ -170,6 +185,11 @@ impl Outcome {
         set("adapter_hit_ratio", self.adapter_hit_ratio.map_or(Value::Null, rounded));
         set("prompt_tokens_mean", rounded(self.prompt_tokens_mean));
         set("output_tokens_mean", rounded(self.output_tokens_mean));
+        set("tpot_p99_ms", rounded(self.tpot_p99_ms));
+        set("gap_p99_ms", rounded(self.gap_p99_ms));
+        set("kv_used_mean", rounded(self.kv_used_mean));
+        set("kv_used_p95", rounded(self.kv_used_p95));
+        set("kv_empty_ratio", rounded(self.kv_empty_ratio));
         if self.tenants.len() > 1 {
             let tenants = self.tenants.iter().map(TenantOutcome::json).collect();
             set("tenants", Value::Array(tenants));

@@ -17,7 +17,7 @@ use super::gateway::{Answer, Ask, Gateway, Sent};
 use super::replica::Replica;
 use super::scenario::{Crash, Scenario};
 use super::tally::{End, Tally};
-use super::workload::{Session, Turn, Workload};
+use super::workload::{Session, Turn, Workload, in_blocks_of};
 
 /// Where a conversation's turn is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +147,7 @@ impl<'a> Run<'a> {
             }
         }
         self.tally.preemptions = self.replicas.iter().map(Replica::preemptions).sum();
+        self.replicas.iter().for_each(|replica| replica.add_gaps(&mut self.tally.gaps));
     }
 
     fn handle(&mut self, event: Event) {
@@ -180,7 +181,7 @@ impl<'a> Run<'a> {
         let conversation = Conversation {
             session: index,
             turn: 0,
-            chain: session.chain(),
+            chain: in_blocks_of(session.chain(), self.scenario.engine.block_tokens),
             phase: Phase::Idle,
             sending: 0,
             attempts: 0,
@@ -232,7 +233,7 @@ impl<'a> Run<'a> {
         let ask = Ask {
             prompt_tokens: u64::from(turn.prompt_tokens),
             chain: conversation.chain.clone(),
-            prompt_blocks: turn.prompt_blocks(),
+            prompt_blocks: turn.prompt_blocks(self.scenario.engine.block_tokens),
             adapter: session.adapter,
             tenant: session.tenant as usize,
             slot,
@@ -435,8 +436,12 @@ impl<'a> Run<'a> {
     }
 
     fn scrape(&mut self) {
+        let counts = (self.scenario.warmup_us..self.workload.end_us).contains(&self.now_us);
         for (index, replica) in self.replicas.iter().enumerate() {
             let scraped = replica.scrape();
+            if counts && replica.is_alive() {
+                self.tally.kv.add(replica.kv_usage(), replica.kv_empty());
+            }
             self.gateways.iter_mut().for_each(|gateway| gateway.scraped(index, scraped));
         }
         if self.is_going() {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::*;
+use crate::engine::EngineParams;
 use crate::plan::workload::Text;
 use crate::plan::{Crash, Mix, Outcome, Scenario, Slow, Trace};
 use crate::prompt::blocks::reusable_tokens;
@@ -181,6 +182,23 @@ fn the_same_seed_gives_the_same_json() {
     assert_ne!(json(1), json(2));
 }
 
+#[test]
+fn engines_of_any_block_size_end_with_empty_books_and_as_their_gateways_foretold() {
+    let workload = mix(24.0, 20.0).workload();
+    let profile = EngineParams::a100_8b();
+    let mut hits = Vec::new();
+    for block_tokens in [16, 48, 64, 256] {
+        let blocks = profile.blocks * 16 / block_tokens;
+        let engine = EngineParams { block_tokens, blocks, ..profile.clone() };
+        let tally = run_and_check(&Scenario { engine, ..small() }, &workload, Policy::Cost);
+        // What the gateway's index says of a prompt is what its replica then finds.
+        let off = tally.predicted_tokens.abs_diff(tally.cached_tokens) as f64;
+        assert!(off < 0.02 * tally.prompt_tokens as f64, "{block_tokens}: {off}");
+        hits.push(tally.cached_tokens as f64 / tally.prompt_tokens as f64);
+    }
+    assert!(hits[0] > hits[3] + 0.02, "{hits:?}");
+}
+
 /// The look-up by structure against one that knows every block.
 #[test]
 fn the_endless_cache_is_the_sum_of_all_blocks() {
@@ -193,7 +211,7 @@ fn the_endless_cache_is_the_sum_of_all_blocks() {
         for session in &workload.sessions {
             let chain = session.chain();
             for (index, turn) in session.turns.iter().enumerate() {
-                let prompt = &chain[..turn.prompt_blocks()];
+                let prompt = &chain[..turn.prompt_blocks(16)];
                 let known = prompt.iter().take_while(|hash| seen.contains(*hash)).count() as u64;
                 let most = reusable_tokens(u64::from(turn.prompt_tokens), 16);
                 assert_eq!(endless.ask(session, index), (known * 16).min(most));

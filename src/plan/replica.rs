@@ -1,6 +1,6 @@
 //! A simulated replica: the engine model, and whether it lives.
 
-use crate::engine::{Engine, EngineParams, Progress, Work};
+use crate::engine::{Engine, EngineParams, Gaps, Progress, Work};
 
 use super::books::Scraped;
 
@@ -9,8 +9,9 @@ pub(super) struct Replica {
     engine: Engine,
     params: EngineParams,
     alive: bool,
-    /// Preemptions of engines that died.
+    /// Of engines that died.
     preemptions: u64,
+    gaps: Gaps,
     /// The step's end that is on the agenda.
     pub(super) scheduled_us: Option<u64>,
 }
@@ -20,7 +21,14 @@ impl Replica {
     pub(super) fn new(params: &EngineParams, factor: f64) -> Replica {
         let params = EngineParams { step: params.step.slowed(factor), ..params.clone() };
         let engine = Engine::new(params.clone());
-        Replica { engine, params, alive: true, preemptions: 0, scheduled_us: None }
+        Replica {
+            engine,
+            params,
+            alive: true,
+            preemptions: 0,
+            gaps: Gaps::default(),
+            scheduled_us: None,
+        }
     }
 
     /// Takes a request; a dead one takes it to the grave.
@@ -45,6 +53,7 @@ impl Replica {
 
     pub(super) fn crash(&mut self) {
         self.preemptions += self.engine.preemptions();
+        self.gaps.merge(self.engine.gaps());
         self.engine = Engine::new(self.params.clone());
         self.alive = false;
         self.scheduled_us = None;
@@ -63,8 +72,29 @@ impl Replica {
         }
     }
 
+    pub(super) fn is_alive(&self) -> bool {
+        self.alive
+    }
+
+    /// Share of the KV blocks that live requests hold.
+    pub(super) fn kv_usage(&self) -> f64 {
+        self.engine.kv_usage()
+    }
+
+    /// Share of the KV blocks that is room in held blocks without a token in it.
+    pub(super) fn kv_empty(&self) -> f64 {
+        let room = self.params.blocks.saturating_mul(self.params.block_tokens);
+        self.engine.empty_tokens() as f64 / room.max(1) as f64
+    }
+
     pub(super) fn preemptions(&self) -> u64 {
         self.preemptions + self.engine.preemptions()
+    }
+
+    /// Adds how long decodes waited for their tokens.
+    pub(super) fn add_gaps(&self, all: &mut Gaps) {
+        all.merge(&self.gaps);
+        all.merge(self.engine.gaps());
     }
 
     /// The engine's own check, and that nothing runs or waits.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::outcome::Outcome;
 
 /// What the columns hold.
-pub(super) const HEADER: [&str; 13] = [
+pub(super) const HEADER: [&str; 14] = [
     "offered",
     "good",
     "capacity",
@@ -18,6 +18,7 @@ pub(super) const HEADER: [&str; 13] = [
     "hit",
     "shed",
     "failed",
+    "KV used",
     "preempted",
 ];
 
@@ -80,7 +81,7 @@ fn tenants(outcome: &Outcome, out: &mut String) {
 }
 
 /// A policy's cells, in the order of [`HEADER`].
-pub(super) fn cells(outcome: &Outcome) -> [String; 13] {
+pub(super) fn cells(outcome: &Outcome) -> [String; 14] {
     [
         format!("{:.1}", outcome.offered_rps),
         format!("{:.1}", outcome.good_rps),
@@ -94,6 +95,7 @@ pub(super) fn cells(outcome: &Outcome) -> [String; 13] {
         percent(outcome.hit_ratio),
         outcome.shed.to_string(),
         (outcome.failed + outcome.unfinished).to_string(),
+        percent(outcome.kv_used_mean),
         outcome.preemptions.to_string(),
     ]
 }

@@ -1,5 +1,7 @@
 //! What a run measures: one entry a request, sums and quantiles at the end.
 
+use crate::engine::Gaps;
+
 use super::scenario::Slo;
 
 /// How a request ended.
@@ -37,6 +39,43 @@ impl TenantTally {
     }
 }
 
+/// What the replicas' KV memory was used for, as it was found time and again.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KvUse {
+    empty_sum: f64,
+    /// Sorted at the end.
+    used: Vec<f32>,
+}
+
+impl KvUse {
+    /// A replica was found so: shares of its blocks that are held, and that are room without a
+    /// token in held blocks.
+    pub(super) fn add(&mut self, used: f64, empty: f64) {
+        self.used.push(used as f32);
+        self.empty_sum += empty;
+    }
+
+    /// Mean share of the blocks that was held.
+    pub(super) fn mean(&self) -> f64 {
+        self.used_sum() / self.used.len().max(1) as f64
+    }
+
+    /// Quantile of it over replicas and time; sorted before.
+    pub(super) fn quantile(&self, q: f64) -> f64 {
+        quantile(&self.used, q)
+    }
+
+    /// Of the held blocks' room, the share without a token in it.
+    pub(super) fn empty_ratio(&self) -> f64 {
+        let held = self.used_sum();
+        if held > 0.0 { self.empty_sum / held } else { 0.0 }
+    }
+
+    fn used_sum(&self) -> f64 {
+        self.used.iter().map(|&used| f64::from(used)).sum()
+    }
+}
+
 /// Sums of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
@@ -64,6 +103,8 @@ pub(super) struct Tally {
     pub(super) adapter_asked: u64,
     pub(super) adapter_resident: u64,
     pub(super) preemptions: u64,
+    pub(super) kv: KvUse,
+    pub(super) gaps: Gaps,
     pub(super) tenants: Vec<TenantTally>,
     ttft_ms: Vec<f32>,
     tpot_ms: Vec<f32>,
@@ -127,6 +168,7 @@ impl Tally {
     pub(super) fn sort(&mut self) {
         self.ttft_ms.sort_unstable_by(f32::total_cmp);
         self.tpot_ms.sort_unstable_by(f32::total_cmp);
+        self.kv.used.sort_unstable_by(f32::total_cmp);
         for tenant in &mut self.tenants {
             tenant.ttft_ms.sort_unstable_by(f32::total_cmp);
         }
@@ -169,6 +211,16 @@ mod tests {
         assert_eq!((tally.completed, tally.ended()), (4, 7));
         tally.sort();
         assert_eq!((tally.ttft_ms(0.5), tally.ttft_ms(0.99)), (399.0, 401.0));
+    }
+
+    #[test]
+    fn room_without_tokens_is_a_share_of_what_is_held() {
+        let mut kv = KvUse::default();
+        assert_eq!((kv.mean(), kv.empty_ratio(), kv.quantile(0.95)), (0.0, 0.0, 0.0));
+        kv.add(0.25, 0.01);
+        kv.add(0.75, 0.04);
+        assert_eq!((kv.mean(), kv.quantile(0.95)), (0.5, 0.75));
+        assert!((kv.empty_ratio() - 0.05).abs() < 1e-9);
     }
 
     #[test]

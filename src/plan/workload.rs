@@ -7,7 +7,7 @@ use crate::prompt::blocks::BlockHash;
 
 use super::random::mix;
 
-/// Tokens of a KV block in every workload.
+/// Tokens of a block in every workload. Engines have blocks of these or of a multiple.
 pub const BLOCK_TOKENS: u64 = 16;
 
 /// One request of a session.
@@ -72,10 +72,20 @@ pub struct Workload {
 }
 
 impl Turn {
-    /// Full blocks of the prompt.
+    /// Full blocks of the prompt, of so many tokens.
     #[must_use]
-    pub fn prompt_blocks(&self) -> usize {
-        (u64::from(self.prompt_tokens) / BLOCK_TOKENS) as usize
+    pub fn prompt_blocks(&self, block_tokens: u64) -> usize {
+        (u64::from(self.prompt_tokens) / block_tokens.max(1)) as usize
+    }
+}
+
+impl Workload {
+    /// Tokens of the longest request, with its answer.
+    #[must_use]
+    pub fn longest_tokens(&self) -> u64 {
+        let turns = self.sessions.iter().flat_map(|session| &session.turns);
+        let tokens = turns.map(|t| u64::from(t.prompt_tokens) + u64::from(t.output_tokens));
+        tokens.max().unwrap_or(0)
     }
 }
 
@@ -95,7 +105,7 @@ impl Session {
             Text::Named { names, blocks_each, own } => {
                 let each = (*blocks_each).max(1) as usize;
                 // The last name stands for a part of a block; the answer behind it is not in it.
-                let prompt = last.map_or(0, Turn::prompt_blocks);
+                let prompt = last.map_or(0, |turn| turn.prompt_blocks(BLOCK_TOKENS));
                 let block = |i: usize| match names.get(i / each) {
                     Some(&name) if i < prompt => hash(name, i % each),
                     _ => hash(*own, i),
@@ -104,6 +114,17 @@ impl Session {
             }
         }
     }
+}
+
+/// A chain as engines see it whose blocks have `block_tokens`, a multiple of [`BLOCK_TOKENS`]: a
+/// hash stands for all before it, so that the last of those that make a block stands for it.
+#[must_use]
+pub fn in_blocks_of(chain: Arc<[BlockHash]>, block_tokens: u64) -> Arc<[BlockHash]> {
+    let each = (block_tokens / BLOCK_TOKENS).max(1) as usize;
+    if each == 1 {
+        return chain;
+    }
+    chain.chunks_exact(each).filter_map(|blocks| blocks.last().copied()).collect()
 }
 
 /// A hash that no other (`key`, `index`) has, but for chance.
@@ -151,6 +172,18 @@ mod tests {
         assert_eq!(a.len(), 75);
         assert_eq!(a[..64], b[..64]);
         assert!(a[64..].iter().zip(&b[64..]).all(|(x, y)| x != y));
+    }
+
+    #[test]
+    fn larger_blocks_are_the_same_where_all_in_them_is() {
+        let of = |own| {
+            let text = Text::Shared { key: 1, blocks: 7, own };
+            in_blocks_of(session(text, &[(200, 30)]).chain(), 32)
+        };
+        let (a, b) = (of(10), of(11));
+        // 230 tokens are seven blocks of 32; seven of 16 that both have fill three.
+        assert_eq!((a.len(), &a[..3]), (7, &b[..3]));
+        assert!(a[3..].iter().zip(&b[3..]).all(|(x, y)| x != y));
     }
 
     #[test]

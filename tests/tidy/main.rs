@@ -93,8 +93,8 @@ fn nothing_names_one_machine() {
 }
 
 #[test]
-fn readme_commands_exist() {
-    holds(rules::readme_commands);
+fn manual_commands_exist() {
+    holds(rules::manual_commands);
 }
 
 #[test]
@@ -256,10 +256,11 @@ fn a_name_of_one_machine_is_found() {
 }
 
 #[test]
-fn a_readme_command_that_is_not_there_is_found() {
-    let rule = rules::readme_commands;
+fn a_command_of_the_manual_that_is_not_there_is_found() {
+    let rule = rules::manual_commands;
     finds(rule, "README.md", "```\n./target/release/expedite fly --fast\n```\n", &[2]);
     finds(rule, "README.md", "Run `scripts/fly`.\n", &[1]);
+    finds(rule, "tuning/x.md", "Run `scripts/fly`.\n", &[1]);
     finds(rule, "README.md", "cargo test --test fly\ncargo bench --bench fly\n", &[1, 2]);
     finds(rule, "README.md", "What expedite does: it routes.\n", &[]);
 }

@@ -327,10 +327,15 @@ pub(crate) fn machine_names(repo: &Repo) -> Vec<String> {
     found
 }
 
-/// Every command that the README shows is there.
-pub(crate) fn readme_commands(repo: &Repo) -> Vec<String> {
+/// Every command that a page of the manual shows is there.
+pub(crate) fn manual_commands(repo: &Repo) -> Vec<String> {
+    let pages = repo.texts.iter().filter(|file| file.path.ends_with(".md"));
+    pages.flat_map(|page| commands(repo, &page.path)).collect()
+}
+
+fn commands(repo: &Repo, page: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for (n, line) in numbered(repo.text("README.md")) {
+    for (n, line) in numbered(repo.text(page)) {
         let words: Vec<&str> = line.split(|c: char| c.is_whitespace() || c == '`').collect();
         for (i, word) in words.iter().enumerate() {
             let argument = words.get(i + 1).copied().unwrap_or("");
@@ -342,23 +347,29 @@ pub(crate) fn readme_commands(repo: &Repo) -> Vec<String> {
                 }
                 "--bench" if is_word => !has_target(repo, "benches", argument),
                 "--test" if is_word => !has_target(repo, "tests", argument),
-                _ if path.starts_with("scripts/") => !repo.has(path),
+                _ if path.starts_with("scripts/") => !is_there(repo, path),
                 _ => false,
             };
             if missing {
-                let what = format!("`{path} {argument}`: no such command, mend the README");
-                found.push(at("README.md", n, &what));
+                let what = format!("`{path} {argument}`: no such command, mend the page");
+                found.push(at(page, n, &what));
             }
         }
     }
     found
 }
 
-/// Whether a README line is a command line (a code block or a prompt), not prose.
+/// Whether a line is a command line (a code block or a prompt), not prose.
 fn shows_code(line: &str) -> bool {
     let start = line.trim_start().trim_start_matches("$ ");
     ["expedite ", "./target/", "target/", "cargo "].iter().any(|word| start.starts_with(word))
         || line.contains("`expedite ")
+}
+
+/// Whether it is a file, or a folder with files.
+fn is_there(repo: &Repo, path: &str) -> bool {
+    let inner = |file: &str| file.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
+    repo.texts.iter().any(|file| file.path == path || inner(&file.path))
 }
 
 fn has_target(repo: &Repo, folder: &str, name: &str) -> bool {

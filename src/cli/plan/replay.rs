@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::super::{EXIT_USAGE, print, trace};
+use super::knobs::Knobs;
 use super::progress;
 use crate::engine::EngineParams;
 use crate::plan::{Crash, Mix, Outcome, Scenario, Slo, Slow, Trace, Workload};
@@ -23,6 +24,7 @@ const MIX_SECONDS: f64 = 50.0;
   expedite plan replay --workload mix --rate 300 --capacity --hot 0.8 --json
   expedite plan replay --workload mix --rate 245 --fail '15,3,20;22,7,15' --slow 11,3
   expedite plan replay --workload mix --rate 45 --replicas 8 --engine a100-8b-lora --adapters 60
+  expedite plan replay --workload mix --rate 60 --replicas 8 --batch-tokens 512 --capacity
   expedite plan replay --workload trace.jsonl.gz --rate 9 --slo-tpot-ms 100 --html report.html
 
 The workload `mix` is a chat service: 400 system prompts by Zipf's law, sessions of one or three
@@ -46,6 +48,8 @@ pub(super) struct Args {
     /// Model and GPU of a replica
     #[arg(long, value_enum, default_value = "a100-8b")]
     engine: Engine,
+    #[command(flatten)]
+    knobs: Knobs,
     /// Policies to compare, or `all`
     #[arg(long, value_name = "NAME,...", default_value = "cost", value_parser = policies)]
     policy: Policies,
@@ -245,13 +249,14 @@ fn plan(args: &Args) -> Result<Plan, String> {
     let scenario = Scenario {
         seed: args.seed,
         replicas: usize::from(args.replicas),
-        engine,
+        engine: args.knobs.of(engine),
         gateways: usize::from(args.gateways),
         gossip_us: args.gossip_ms.map_or(0, us),
         scrape_us: us(args.scrape_ms),
         ledger: !args.no_ledger,
         shed: args.shed,
         tenants: usize::from(args.tenants),
+        headroom: args.knobs.headroom,
         warmup_us: (args.warmup * 1e6) as u64,
         slo: Slo { ttft_ms: args.slo_ttft_ms, tpot_ms: args.slo_tpot_ms },
         crashes: args.fail.as_ref().map_or(Vec::new(), |crashes| crashes.0.clone()),
@@ -291,6 +296,11 @@ fn plan(args: &Args) -> Result<Plan, String> {
             (Source::Trace(trace, args.seconds), rate)
         }
     };
+    let longest = source.workload(rate, &scenario).longest_tokens();
+    let room = scenario.engine.blocks.saturating_mul(scenario.engine.block_tokens);
+    if longest > room {
+        return Err(format!("a request of {longest} tokens exceeds a replica's {room}"));
+    }
     let policies = args.policy.0.clone();
     Ok(Plan { scenario, source, rate, policies, capacity: args.capacity })
 }
