@@ -168,6 +168,8 @@ fn judge(
         }
         201..=299 => Ok(()),
         429 | 503 if !elsewhere() => Ok(()),
+        // No caller's key goes there: somebody has set ours wrong.
+        401 | 403 if elsewhere() => Err(Attempt::Denied(head.status)),
         400..=499 if head.status != 429 => Ok(()),
         300..=399 => Err(broken("it answered with a redirect")),
         _ => {

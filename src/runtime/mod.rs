@@ -6,6 +6,7 @@ pub mod clock;
 pub mod files;
 pub mod log;
 pub mod nodes;
+pub mod seldom;
 pub mod snapshot;
 pub mod systemd;
 pub mod tree;
