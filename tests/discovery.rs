@@ -194,7 +194,7 @@ fn a_replica_that_flaps_keeps_its_identity_and_its_load() {
 }
 
 fn delete(bed: &Bed, id: &str) -> Response {
-    ask(bed.admin, format!("DELETE /replicas/{id} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes())
+    ask(bed.admin, format!("DELETE /replicas/{id} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes())
 }
 
 fn add(bed: &Bed, json: &str) -> Response {
@@ -257,6 +257,28 @@ fn the_operator_adds_and_removes() {
     let added = &replicas(&bed)[1];
     assert_eq!((&added["id"], &added["source"]), (&"r2".into(), &"admin".into()));
     assert_eq!(delete(&bed, "nobody").status(), 404);
+    // An id is one segment of a path, escaped or not; what cannot be one is no id.
+    let third = "http://127.0.0.1:9";
+    for (id, segment) in [
+        ("a:b", "a%3Ab"),
+        ("a:b", "a:b"),
+        ("a%b", "a%25b"),
+        ("a/b?c#d", "a%2Fb%3fc%23d"),
+        ("%2e", "%252e"),
+        ("<i>", "%3Ci%3E"),
+    ] {
+        let json = format!("{{\"pool\":\"p\",\"url\":\"{third}\",\"id\":\"{id}\"}}");
+        assert_eq!(add(&bed, &json).status(), 201, "{id}");
+        let answer = delete(&bed, &format!("{segment}?now=1"));
+        assert_eq!((answer.status(), &answer.json()["id"]), (202, &id.into()));
+    }
+    for id in [".", "..", "", "a b", "a\\u0000b", "a\\nb"] {
+        let json = format!("{{\"pool\":\"p\",\"url\":\"{third}\",\"id\":\"{id}\"}}");
+        assert_eq!(add(&bed, &json).status(), 400, "{id}");
+    }
+    for segment in ["%", "%2", "%zz", "%ff", "%00"] {
+        assert_eq!(delete(&bed, segment).status(), 404, "{segment}");
+    }
     assert_eq!(ask(bed.admin, &get("/replicas/r2")).status(), 405);
     assert_eq!(delete(&bed, "r2?now=1").status(), 202);
     up(&bed, &[&first]);

@@ -14,7 +14,7 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -189,6 +189,44 @@ fn a_successor_that_fails_leaves_everything_as_it_was() {
     let (_new, same) = serving(&service, &[]);
     assert_eq!(addr, same);
     assert!(old.wait().success());
+}
+
+/// A gateway before that takes whoever comes and says nothing: the start waits for it.
+fn mute(service: &Service) -> (UnixListener, Process, UnixStream) {
+    let post = UnixListener::bind(service.post()).expect("socket");
+    let starting = service.start(&[]);
+    let (asks, _) = post.accept().expect("it asks");
+    (post, starting, asks)
+}
+
+#[test]
+fn signals_before_it_serves_are_kept_or_end_it_cleanly() {
+    let fleet = fleet(1);
+    for last in ["TERM", "INT"] {
+        let service = service(&fleet, "cores = [0]", "");
+        let (_post, mut starting, _asks) = mute(&service);
+        for name in ["HUP", "USR2", last] {
+            starting.signal(name);
+        }
+        let end = starting.wait();
+        assert_eq!(end.code(), Some(0), "{last}: {end}\n{}", service.log());
+        assert!(!service.log().contains("panic"), "{}", service.log());
+        let left: Vec<_> = std::fs::read_dir(service.folder.path()).expect("folder").collect();
+        let left = left.iter().flatten().map(|entry| entry.file_name());
+        let sockets = left.filter(|name| name.to_string_lossy().starts_with("next."));
+        assert_eq!(sockets.count(), 0, "its own way to be found is gone");
+    }
+    let service = service(&fleet, "cores = [0]", "");
+    let (post, mut starting, asks) = mute(&service);
+    starting.signal("HUP");
+    std::fs::remove_file(service.post()).expect("removed");
+    drop((post, asks));
+    starting.listening();
+    eventually("it reloads when it serves", || {
+        service.log().contains("the configuration was reloaded")
+    });
+    starting.signal("TERM");
+    assert!(starting.wait().success(), "{}", service.log());
 }
 
 #[test]

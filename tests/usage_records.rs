@@ -29,19 +29,26 @@ struct Process {
 
 impl Process {
     fn start(folder: &Path, engine: SocketAddr) -> Process {
+        let process = Process::unready(folder, engine, "[log]\nlevel = \"off\"\n");
+        eventually("the engine is known", || ask(process.addr, &chat_for_acme()).status() == 200);
+        process
+    }
+
+    /// With further sections; what it logs goes to the file `log`.
+    fn unready(folder: &Path, engine: SocketAddr, more: &str) -> Process {
         let digest = KeyDigest::of(KEY.as_bytes()).to_text();
         let text = format!(
             "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\ncores = [0]\n\
              [[pool]]\nname = \"p\"\nmodel = \"base\"\naliases = [\"m\"]\n\
-             replicas = [\"http://{engine}\"]\n[log]\nlevel = \"off\"\n\
-             [[tenant]]\nid = \"acme\"\nkeys = [\"{digest}\"]\n"
+             replicas = [\"http://{engine}\"]\n\
+             [[tenant]]\nid = \"acme\"\nkeys = [\"{digest}\"]\n{more}"
         );
         std::fs::write(folder.join("gateway.toml"), text).expect("configuration");
         let mut child = Command::new(env!("CARGO_BIN_EXE_expedite"))
             .args(["serve", "--config", "gateway.toml"])
             .current_dir(folder)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(std::fs::File::create(folder.join("log")).expect("log"))
             .spawn()
             .expect("expedite");
         let mut line = String::new();
@@ -49,9 +56,7 @@ impl Process {
         BufReader::new(stdout).read_line(&mut line).expect("a line when it is ready");
         let addr = line.split("http://").nth(1).and_then(|rest| rest.split(' ').next());
         let addr = addr.and_then(|addr| addr.parse().ok()).expect("an address");
-        let process = Process { child, addr };
-        eventually("the engine is known", || ask(addr, &chat_for_acme()).status() == 200);
-        process
+        Process { child, addr }
     }
 
     fn signal(&self, signal: Signal) {
@@ -197,6 +202,47 @@ fn a_log_that_cannot_be_written_refuses_or_drops_as_told_and_holds_nobody_up() {
     eventually("each is counted", || {
         bed.metric("expedite_usage_records_total", "\"dropped\"") >= 50.0
     });
+    // The policy says that requests go on: a load balancer must send them.
+    assert_eq!(ask(bed.admin, &get("/ready")).status(), 200);
+}
+
+#[test]
+fn the_log_says_once_that_records_are_not_written_and_once_what_it_cost() {
+    let engine = engine().0;
+    for (policy, status) in [("refuse", 503), ("drop", 200)] {
+        let folder = tempfile::tempdir().expect("folder");
+        let fifo = folder.path().join("fifo");
+        assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+        let usage = format!("[usage]\npath = \"fifo\"\non_full = \"{policy}\"\n");
+        let gateway = Process::unready(folder.path(), engine.addr, &usage);
+        let said = || std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
+        let times = |what: &str| said().matches(what).count();
+        let mut sent = 0;
+        let mut ask_once = || {
+            sent += 1;
+            ask(gateway.addr, &chat_for_acme()).status()
+        };
+        eventually("the models are known", || ask_once() == status);
+        eventually("it is said", || times("cannot be written") == 1);
+        for _ in 0..30 {
+            assert_eq!(ask_once(), status);
+        }
+        let reader = std::thread::spawn(move || std::fs::read_to_string(fifo));
+        eventually("it is written", || times("can be written again") == 1);
+        assert_eq!(ask_once(), 200);
+        gateway.end(Signal::TERM);
+        let records = reader.join().expect("reader").expect("records").lines().count();
+        assert_eq!((times("cannot be written"), times("can be written again")), (1, 1));
+        let lost = said()
+            .split("lost meanwhile: ")
+            .nth(1)
+            .and_then(|n| n.split_whitespace().next()?.parse::<usize>().ok());
+        match policy {
+            "refuse" => assert_eq!((records, lost), (1, None), "{}", said()),
+            // Those that came within a try of the reader's coming were in time.
+            _ => assert_eq!(lost.unwrap_or(0) + records, sent, "{}", said()),
+        }
+    }
 }
 
 #[test]
@@ -299,6 +345,8 @@ fn sums_are_asked_for_in_words_and_mistakes_name_the_right_ones() {
     for (args, want) in [
         (["--by", "tennant"], "not one of tenant, key_id"),
         (["--since", "yesterday"], "no time such as"),
+        (["--since", "2026-13-01"], "no time such as"),
+        (["--until", "2026-02-29"], "no time such as"),
         (["--price", "gone.toml"], "cannot read gone.toml"),
     ] {
         let (code, _, told) = sum(&args);
@@ -306,7 +354,7 @@ fn sums_are_asked_for_in_words_and_mistakes_name_the_right_ones() {
         assert!(told.contains(want), "{told}");
     }
     let out = command::expedite(folder.path(), &["usage", "sum", "gone.jsonl"], "");
-    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(out.status.code(), Some(2));
 }
 
 #[test]

@@ -226,6 +226,11 @@ fn fleet(page: &mut Page, view: &View) {
 }
 
 fn reloads(page: &mut Page, view: &View) {
+    let name = "expedite_tls_certificate_expires_seconds";
+    page.family(name, "gauge", "When the certificate that clients are shown ends, since 1970.");
+    if let Some(ends_s) = (view.certificate_ends_s)() {
+        page.value(name, &[], ends_s);
+    }
     let (done, refused) = view.reloads.counts();
     page.family("expedite_reloads_total", "counter", "Reloads of the configuration by result.");
     for (result, n) in [("done", done), ("refused", refused)] {

@@ -3,6 +3,8 @@
 //! What is added here lives in this process only; what belongs to the fleet for good belongs into
 //! its configuration or its source.
 
+use std::borrow::Cow;
+
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
@@ -46,12 +48,34 @@ pub(super) async fn add(view: &View, request: Request<Incoming>) -> Response<Ful
 /// Takes a replica away: it drains and then leaves; with `?now=1` it leaves at once, and what runs
 /// there is not cut.
 pub(super) async fn remove(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-    let id = request.uri().path().strip_prefix("/replicas/").unwrap_or_default();
+    let id = unescaped(request.uri().path().strip_prefix("/replicas/").unwrap_or_default());
+    let id = id.as_ref();
     let now = request.uri().query().is_some_and(|query| query.split('&').any(|q| q == "now=1"));
     match view.registry.remove(id, now).await {
         Ok(()) => done(202, &json!({"id": id, "state": if now { "gone" } else { "draining" }})),
         Err(why) => refused(why),
     }
+}
+
+/// The text that a segment of a path stands for (RFC 3986, section 2.1); what is no escape, or none
+/// of UTF-8, stands as it is.
+fn unescaped(segment: &str) -> Cow<'_, str> {
+    let hex = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
+    let (bytes, mut plain, mut at) = (segment.as_bytes(), Vec::new(), 0);
+    while let Some(&byte) = bytes.get(at) {
+        let escaped = hex(bytes.get(at + 1)).zip(hex(bytes.get(at + 2)));
+        match escaped.filter(|_| byte == b'%') {
+            Some((high, low)) => {
+                plain.push((high * 16 + low) as u8);
+                at += 3;
+            }
+            None => {
+                plain.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8(plain).map_or(Cow::Borrowed(segment), Cow::Owned)
 }
 
 fn refused(why: Refused) -> Response<Full<Bytes>> {
@@ -72,4 +96,27 @@ fn done(status: u16, body: &serde_json::Value) -> Response<Full<Bytes>> {
 
 fn failed(status: u16, what: &str) -> Response<Full<Bytes>> {
     done(status, &json!({"error": {"message": what, "code": status}}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_read_and_what_is_none_stays() {
+        for (segment, plain) in [
+            ("a:1", "a:1"),
+            ("a%3A1", "a:1"),
+            ("%3a%3A", "::"),
+            ("%253A", "%3A"),
+            ("%C3%A9", "\u{e9}"),
+            ("%", "%"),
+            ("a%2", "a%2"),
+            ("%zz%41", "%zzA"),
+            ("%+1", "%+1"),
+            ("%ff", "%ff"),
+        ] {
+            assert_eq!(unescaped(segment), plain, "{segment}");
+        }
+    }
 }

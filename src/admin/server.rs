@@ -35,6 +35,8 @@ pub struct Flags {
     pub holding: AtomicBool,
     /// When a successor took over, in ms since process start; 0: none has.
     pub handed_over_ms: AtomicU64,
+    /// A successor has asked for the sockets and not yet said that it serves.
+    pub handing_over: AtomicBool,
     /// A drain has begun: readiness is gone, answers close their connections.
     pub draining: AtomicBool,
     /// No new connection is accepted.
@@ -118,6 +120,8 @@ pub struct View {
     pub driver: &'static str,
     /// Begins a reload; what comes of it comes later.
     pub reload: Box<dyn Fn() -> oneshot::Receiver<Reloaded> + Send + Sync>,
+    /// When the certificate that clients are shown ends, in s since 1970.
+    pub certificate_ends_s: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     /// What came of reloads.
     pub reloads: Arc<Reloads>,
     /// Begins a drain.
@@ -146,11 +150,12 @@ pub fn all_turn(shards: &[Arc<Shard>], now_ms: u64) -> bool {
 }
 
 impl View {
-    /// May a load balancer send requests: not draining, and some replica takes work?
+    /// May a load balancer send requests: not draining, no request refused for the usage log's
+    /// sake, and some replica takes work?
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let draining = self.flags.draining.load(Relaxed);
-        !draining && self.usage.is_healthy() && (self.fleet)().any_eligible(clock::now_ms())
+        !draining && self.usage.takes_requests() && (self.fleet)().any_eligible(clock::now_ms())
     }
 
     fn is_live(&self) -> bool {
@@ -220,7 +225,8 @@ async fn sample(view: Weak<View>) {
 
 async fn answer(view: &Arc<View>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let secret = (view.secret)();
-    match guard::check(secret.as_ref(), request.uri().path(), request.headers()) {
+    let asked = (request.method(), request.uri().path());
+    match guard::check(secret.as_ref(), asked, request.headers()) {
         Ok(()) => answer_known(view, request).await,
         Err(why) => refused(why),
     }
@@ -265,6 +271,11 @@ fn refused(why: Refused) -> Response<Full<Bytes>> {
     let (status, what) = match why {
         Refused::NoSecret => (401, "this needs the admin secret: Authorization: Bearer ..."),
         Refused::Foreign => (403, "a page of another origin may not ask this"),
+        Refused::Named => (
+            403,
+            "without admin_secret in [server] a browser, and whoever changes something, has to use \
+             this listener's IP address or localhost instead of a name",
+        ),
     };
     let mut response = json(status, &json!({ "error": what }));
     if why == Refused::NoSecret {

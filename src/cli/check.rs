@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::config::{Config, ConfigError, Flags};
-use crate::gateway::load_identity;
+use crate::gateway::{load_identity, remark_on_identity};
 use crate::prompt::model::Model;
 
 /// Validate a configuration; print each value with its origin
@@ -53,7 +53,8 @@ pub(super) fn run(args: Args) -> ExitCode {
 }
 
 /// Reads what TLS clients would be shown, as the start does, and whether key and certificate are of
-/// one another. A file that is not on this machine is a warning.
+/// one another. A file that is not on this machine is a warning, and so is a certificate that does
+/// not hold now.
 fn certificates(config: &Config, warnings: &mut Vec<String>, errors: &mut Vec<ConfigError>) {
     let Some(tls) = &config.server.tls else { return };
     let files = [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()];
@@ -61,9 +62,16 @@ fn certificates(config: &Config, warnings: &mut Vec<String>, errors: &mut Vec<Co
     for file in &absent {
         warnings.push(format!("tls in [server]: {file} is not there: serve would not start"));
     }
-    if let (true, Err(error)) = (absent.is_empty(), load_identity(config)) {
-        let key = format!("tls.{}", error.part);
-        errors.push(config.error_at("server", 0, &key, error.to_string()));
+    if !absent.is_empty() {
+        return;
+    }
+    match load_identity(config) {
+        Ok(Some(identity)) => warnings.extend(remark_on_identity(config, &identity)),
+        Ok(None) => {}
+        Err(error) => {
+            let key = format!("tls.{}", error.part);
+            errors.push(config.error_at("server", 0, &key, error.to_string()));
+        }
     }
 }
 

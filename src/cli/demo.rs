@@ -43,7 +43,16 @@ pub(super) struct Args {
 
 /// Runs the command.
 pub(super) fn run(args: Args) -> ExitCode {
-    let mut stage = match Stage::start() {
+    let folder = match folder() {
+        Ok(folder) => folder,
+        Err(error) => return fail(&error),
+    };
+    let play = folder.clone();
+    super::interruptible(|| remove(&folder), move || shown(&args, play))
+}
+
+fn shown(args: &Args, folder: PathBuf) -> ExitCode {
+    let mut stage = match Stage::start(folder) {
         Ok(stage) => stage,
         Err(error) => return fail(&error),
     };
@@ -77,18 +86,26 @@ struct Stage {
     driver: &'static str,
     through: Target,
     direct: Target,
-    folder: PathBuf,
+    folder: Folder,
 }
 
-impl Drop for Stage {
+/// Gone when this is.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
     fn drop(&mut self) {
-        // Best effort: it is a temporary folder.
-        let _ = std::fs::remove_dir_all(&self.folder);
+        remove(&self.0);
     }
 }
 
+/// Best effort: it is a temporary folder. Who still writes to it may make a file meanwhile.
+fn remove(folder: &std::path::Path) {
+    let _ = (0..3).find(|_| std::fs::remove_dir_all(folder).is_ok());
+}
+
 impl Stage {
-    fn start() -> Result<Stage, String> {
+    fn start(folder: PathBuf) -> Result<Stage, String> {
+        let folder = Folder(folder);
         let cpus = affinity::allowed().map_err(|e| e.to_string())?;
         let (first, last) = (cpus.first().copied().unwrap_or(0), cpus.last().copied().unwrap_or(0));
         // What this thread starts inherits its CPU; the gateway's core chooses its own.
@@ -103,8 +120,8 @@ impl Stage {
             ..SimConfig::default()
         });
         let fleet = fleet.map_err(|e| format!("cannot start the fleet: {e}"))?;
-        let (folder, secret) = (folder()?, secret()?);
-        let config = config(&fleet, first, &secret, &folder.join("usage.jsonl"))?;
+        let secret = secret()?;
+        let config = config(&fleet, first, &secret, &folder.0.join("usage.jsonl"))?;
         let gateway = Gateway::start(config)?;
         let addr = gateway.addrs.first().ok_or("the gateway has no address")?;
         let mut through = Target::from_url(&format!("http://{addr}"), Some(secret))?;
@@ -153,7 +170,7 @@ impl Stage {
         if let Some(gateway) = self.gateway.take() {
             gateway.stop();
         }
-        let records = Records::read(&self.folder.join("usage.jsonl"))?;
+        let records = Records::read(&self.folder.0.join("usage.jsonl"))?;
         Ok(Told { calm, storm, records, seconds: begun.elapsed().as_secs_f64() })
     }
 }

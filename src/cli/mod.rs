@@ -1,7 +1,8 @@
 //! The commands: one small file each, with its `Args` (clap) and `run(args) -> ExitCode`.
 //!
-//! Runs on the main thread. Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration. A command
-//! is listed once it works.
+//! Runs on the main thread, or beside it where Ctrl-C is to end it. Exit codes: 0 fine, 1 failed, 2
+//! wrong usage or configuration, which a file that cannot be read is too. A command is listed once
+//! it works.
 
 mod admin;
 mod bench;
@@ -18,7 +19,7 @@ mod tokens;
 mod trace;
 mod usage;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -63,13 +64,56 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Key(args) => key::run(args),
-        Command::Plan(args) => plan::run(args),
+        Command::Plan(args) => interruptible(|| {}, move || plan::run(args)),
         Command::Quota(args) => quota::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Sim(args) => sim::run(args),
-        Command::Tokens(args) => tokens::run(args),
-        Command::Usage(args) => usage::run(args),
+        Command::Tokens(args) => interruptible(|| {}, move || tokens::run(args)),
+        Command::Usage(args) => interruptible(|| {}, move || usage::run(args)),
     }
+}
+
+/// Runs `work` on a thread beside this one. Ctrl-C and SIGTERM end the process at any moment of it,
+/// after `tidy` and with a word: it has failed.
+fn interruptible(
+    tidy: impl FnOnce(),
+    work: impl FnOnce() -> ExitCode + Send + 'static,
+) -> ExitCode {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (done, ended) = tokio::sync::oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let watched = runtime.and_then(|runtime| {
+        let inside = runtime.enter();
+        let signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
+        drop(inside);
+        // As large a stack as the first thread's.
+        let thread = std::thread::Builder::new().name("work".to_owned()).stack_size(8 << 20);
+        thread.spawn(move || {
+            // Nobody waits any more once it is interrupted.
+            let _ = done.send(work());
+        })?;
+        Ok((runtime, signals))
+    });
+    let (runtime, [mut interrupt, mut terminate]) = match watched {
+        Ok(watched) => watched,
+        Err(error) => {
+            eprintln!("expedite: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    runtime.block_on(async {
+        tokio::select! {
+            biased;
+            // A panic has told of itself.
+            code = ended => return code.unwrap_or(ExitCode::FAILURE),
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        tidy();
+        let clear = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
+        eprintln!("{clear}expedite: interrupted");
+        ExitCode::FAILURE
+    })
 }
 
 /// Writes to stdout. A reader that has gone (`| head`) is no failure.

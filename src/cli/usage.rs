@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{EXIT_USAGE, print};
 use crate::config::Price;
-use crate::usage::sum::{By, Query, Sums, Totals};
+use crate::usage::sum::{By, Query, Sums, Totals, is_time};
 
 const BLOCK_BYTES: usize = 1 << 20;
 /// A line longer than this is no record of ours.
@@ -83,7 +83,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         if let Err(error) = read(file, &mut sums, &mut progress) {
             progress.clear();
             eprintln!("expedite: cannot read {}: {error}", file.display());
-            return ExitCode::FAILURE;
+            return ExitCode::from(EXIT_USAGE);
         }
     }
     progress.clear();
@@ -121,18 +121,6 @@ fn query(args: &SumArgs) -> Result<Query, String> {
         until: time("until", &args.until)?,
         prices: args.price.as_deref().map(prices).transpose()?,
     })
-}
-
-/// The beginning of an RFC 3339 time in UTC, a year at least.
-fn is_time(text: &str) -> bool {
-    const SHAPE: &[u8] = b"0000-00-00T00:00:00.000";
-    let text = text.strip_suffix('Z').unwrap_or(text).as_bytes();
-    let fits = |(byte, shape): (&u8, &u8)| match shape {
-        b'0' => byte.is_ascii_digit(),
-        shape => byte == shape,
-    };
-    let ends = matches!(text.len(), 4 | 7 | 10 | 13 | 16 | 19 | 23);
-    ends && text.iter().zip(SHAPE).all(fits)
 }
 
 #[derive(serde::Deserialize)]

@@ -29,7 +29,7 @@ use toml::de::{DeTable, DeValue};
 
 pub use error::{ConfigError, ConfigErrors};
 pub use flags::Flags;
-pub use pool::{REPLICAS_MAX, is_name};
+pub use pool::{REPLICAS_MAX, is_name, is_replica_id};
 pub use secret::{KeyDigest, KeyId, Secret};
 pub use telemetry::{Access, AccessFormat, Log, LogFormat, LogLevel, Otel};
 pub use types::*;

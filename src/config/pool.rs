@@ -154,6 +154,12 @@ pub fn is_name(text: &str) -> bool {
     is_token(text) && text.len() <= NAME_BYTES_MAX && !text.contains(['"', '\\'])
 }
 
+/// Is this an id for a replica: a name that a path can have as a segment? Dots alone cannot be one,
+/// escaped or not (RFC 3986, section 5.2.4).
+pub fn is_replica_id(text: &str) -> bool {
+    is_name(text) && text != "." && text != ".."
+}
+
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -215,6 +221,9 @@ fn replica_table<'a>(
             if let Some(text) = text {
                 check_name(inner, what, text);
             }
+        }
+        if let Some(id) = id.as_ref().filter(|id| is_name(&id.text) && !is_replica_id(&id.text)) {
+            inner.error(id.origin.line(), "id must not be \".\" or \"..\", which no path can name");
         }
         if let Some(env) = [Some(&url), id.as_ref(), zone.as_ref()]
             .into_iter()
@@ -447,4 +456,25 @@ pub(super) fn flag_entry(key: &str, value: Value) -> Entry {
     let items = vec![Origin::Flag; value.as_array().map_or(0, Vec::len)];
     let key = key.to_owned();
     Entry { key, value, origin: Origin::Flag, items, unset: "", changed: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    #[test]
+    fn an_id_is_a_segment_of_a_path() {
+        let file = |id: &str| {
+            let replica = format!("{{ url = \"http://q:1\", id = \"{id}\" }}");
+            let text = format!("[[pool]]\nname = \"q\"\nreplicas = [{replica}]\n");
+            Config::from_text("gw.toml", &text).map(drop).map_err(|errors| errors.to_string())
+        };
+        for id in ["r", "a/b", "%2e", "...", "a?b#c"] {
+            assert_eq!(file(id), Ok(()), "{id}");
+        }
+        for id in [".", "..", "", "a b", "a\\nb", "a\\u0000b"] {
+            let told = file(id).expect_err("it cannot be deleted");
+            assert!(told.starts_with("gw.toml:3: "), "{id}: {told}");
+        }
+    }
 }

@@ -13,6 +13,9 @@ use toml::de::{DeTable, DeValue};
 use super::effective::{Effective, Entry, Origin, Section};
 use super::error::{ConfigError, did_you_mean};
 
+/// A table of no more keys is told whole where no key is near the wrong one.
+const KEYS_TOLD: usize = 6;
+
 /// The lookup of environment variables.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -93,6 +96,10 @@ impl<'a> Reader<'a> {
             rest = &after[end + 1..];
         }
         text.push_str(rest);
+        // No path, address or name has one, and the kernel would see its beginning alone.
+        if text.contains('\0') {
+            self.error(line, "a string must not have the character NUL in it");
+        }
         let origin = match names.is_empty() {
             true => Origin::File(line),
             false => Origin::Env(line, names.join(", ")),
@@ -447,7 +454,10 @@ impl<'a> Table<'_, 'a> {
             if self.known.iter().any(|known| known == name.get_ref()) {
                 continue;
             }
-            let near = did_you_mean(name.get_ref(), self.known.iter().copied());
+            let mut near = did_you_mean(name.get_ref(), self.known.iter().copied());
+            if near.is_empty() && (1..=KEYS_TOLD).contains(&self.known.len()) {
+                near = format!("; it has {}", self.known.join(", "));
+            }
             let what = format!("unknown key {:?} in {}{near}", name.get_ref(), self.place);
             let line = self.reader.line_at(name.span().start);
             self.reader.error(line, what);

@@ -312,6 +312,8 @@ fn an_unknown_key_names_its_line_and_the_nearest_one() {
             "[[pool]]\nname = \"q\"\nreplicas = [\"http://q:1\"]\nslo = { ttft = 1 }\n",
             "\"ttft\" in slo of [[pool]]; did you mean \"ttft_ms\"?",
         ),
+        ("[server]\ntls = { chain = \"x\" }\n", "\"chain\" in tls of [server]; it has cert, key,"),
+        ("[usage]\npath = \"a\\u0000b\"\n", "gw.toml:5: a string must not have the character NUL"),
     ] {
         assert!(with_pool(text).contains(want), "{text} -> {}", with_pool(text));
     }

@@ -116,11 +116,16 @@ impl Wish {
     }
 }
 
-/// Examines the host below `tree`'s root, and for a configuration the place where it would run.
-pub fn examine(tree: &Tree, config: Option<&Config>) -> Report {
+/// What TLS clients would be shown: when it holds, or why it cannot be shown at all.
+pub type Certificate = Result<Option<net::Validity>, net::IdentityError>;
+
+/// Examines the host below `tree`'s root, and for a configuration the place where it would run,
+/// with what its `tls` names, if it has that.
+pub fn examine(tree: &Tree, config: Option<&Config>, shown: Option<&Certificate>) -> Report {
     let probe = net::ring_features().map_err(|error| error.to_string());
     let mut all = host(tree, config, probe, clock::steering());
     all.extend(config.map(place::findings).unwrap_or_default());
+    all.extend(shown.map(place::certificate).unwrap_or_default());
     Report::of(all)
 }
 

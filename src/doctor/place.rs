@@ -9,8 +9,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Finding, Findings};
+use super::{Certificate, Finding, Findings};
 use crate::config::{Config, Discover, Replica};
+use crate::net::Standing;
+use crate::runtime::clock::unix_ms;
 
 /// A replica that does not answer a connect within this is told as such.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -46,6 +48,31 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         });
         for (replica, answer) in batch.iter().zip(answers) {
             told(replica, answer.ok(), &mut found);
+        }
+    }
+    found.all
+}
+
+/// Will clients accept the certificate?
+pub(super) fn certificate(shown: &Certificate) -> Vec<Finding> {
+    let name = "tls";
+    let mut found = Findings::of("place");
+    let renew = "renew it, then: systemctl reload expedite   (SIGHUP, or POST /reload)";
+    match shown.as_ref().map(|validity| validity.map(|it| it.at(unix_ms() / 1000))) {
+        Err(error) => {
+            found.fail(
+                name,
+                format!("{error}; serve would not start"),
+                "expedite check --config FILE",
+            );
+        }
+        Ok(None) => found.unknown(name, "when the certificate holds cannot be read"),
+        Ok(Some(Standing::Good(words))) => found.ok(name, format!("the certificate is {words}")),
+        Ok(Some(Standing::Ending(words))) => {
+            found.warn(name, format!("the certificate: {words}"), renew);
+        }
+        Ok(Some(Standing::Refused(words))) => {
+            found.fail(name, format!("the certificate: {words}; clients go away"), renew);
         }
     }
     found.all

@@ -97,7 +97,7 @@ fn files_that_nobody_would_write_stop_nothing() {
 
 #[test]
 fn the_report_of_this_machine_names_what_mends_it() {
-    let report = examine(&Tree::at("/"), None);
+    let report = examine(&Tree::at("/"), None, None);
     let text = report.text();
     for finding in &report.findings {
         assert!(text.contains(&finding.says), "{text}");

@@ -234,9 +234,7 @@ impl Post {
     /// # Errors
     /// The folder is not there or cannot be written to, or the path is too long for a socket.
     pub(super) fn open(path: &Path) -> io::Result<Post> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}", std::process::id()));
-        let at = path.with_file_name(name);
+        let at = beside(path);
         // Of a process with our number that was killed.
         let _ = std::fs::remove_file(&at);
         let listener = UnixListener::bind(&at)?;
@@ -263,6 +261,18 @@ impl Drop for Post {
             let _ = std::fs::remove_file(&self.at);
         }
     }
+}
+
+/// Takes away what [`Post::open`] may have left beside `path` in this process, which ends before it
+/// has served.
+pub fn withdraw(path: &Path) {
+    let _ = std::fs::remove_file(beside(path));
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    path.with_file_name(name)
 }
 
 /// The running gateway's side.
@@ -293,7 +303,10 @@ impl Host {
             if post.left {
                 continue;
             }
-            match self.hand_over(stream).await {
+            self.shared.flags.handing_over.store(true, Relaxed);
+            let handed = self.hand_over(stream).await;
+            self.shared.flags.handing_over.store(false, Relaxed);
+            match handed {
                 Ok(()) => post.left = true,
                 Err(error) => self.shared.log.warn(&format!(
                     "a successor has asked and not taken over, this gateway goes on: {error}"

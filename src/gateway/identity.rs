@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::config::Config;
 use crate::net::{Identity, IdentityError};
+use crate::runtime::clock;
 
 /// A certificate with its chain has some kilobytes; a bundle of roots some hundred.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -28,6 +29,13 @@ pub fn load(config: &Config) -> Result<Option<Identity>, IdentityError> {
         IdentityError { what: format!("{path}: {}", error.what), ..error }
     };
     Identity::from_pem(&cert, &key, roots.as_deref()).map(Some).map_err(in_file)
+}
+
+/// What is wrong with the time of the certificate that clients are shown, or soon will be.
+pub fn remark(config: &Config, identity: &Identity) -> Option<String> {
+    let path = &config.server.tls.as_ref()?.cert;
+    let remark = identity.validity()?.remark(clock::unix_ms() / 1000)?;
+    Some(format!("tls.cert: {path}: {remark}"))
 }
 
 fn read(part: &'static str, path: &str) -> Result<Vec<u8>, IdentityError> {

@@ -61,7 +61,8 @@ mod view;
 mod waiting;
 mod watchdog;
 
-pub use identity::load as load_identity;
+pub use handover::withdraw;
+pub use identity::{load as load_identity, remark as remark_on_identity};
 pub use offline::explain_snapshot;
 pub use process::Gateway;
 pub use reload::{Reloaded, Reopen};

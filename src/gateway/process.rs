@@ -26,7 +26,7 @@ use super::supervise::Cores;
 use super::watchdog;
 use crate::admin::{Flags, Recent, Shard, View};
 use crate::config::{self, Config, Cores as CoreList};
-use crate::net::{Driver, DriverChoice};
+use crate::net::{Driver, DriverChoice, Identity};
 use crate::prompt::segments::SegmentCache;
 use crate::replicas::adapters::{self, Wants};
 use crate::replicas::registry::{self, Handle, Registry};
@@ -105,7 +105,7 @@ impl Gateway {
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(no_thread)?;
         let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
-        let identity = identity::load(&config).map_err(|error| error.to_string())?;
+        let identity = shown(&config, &log)?;
         let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let (loader, wants) = adapters::channel();
@@ -172,6 +172,12 @@ impl Gateway {
         if self.told_to_drain.swap(true, Relaxed) || before {
             self.flags.stop_now.store(true, Relaxed);
         }
+    }
+
+    /// A successor is about to take over, or has.
+    #[must_use]
+    pub fn hands_over(&self) -> bool {
+        self.flags.handing_over.load(Relaxed) || self.flags.handed_over_ms.load(Relaxed) != 0
     }
 
     /// Reads the configuration again and goes on by it; waits for what comes of it. Not for a
@@ -271,6 +277,14 @@ fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
     Ok(driver)
 }
 
+/// What TLS clients are shown, with a word if that is no longer of use to them.
+fn shown(config: &Config, log: &Log) -> Result<Option<Identity>, String> {
+    let identity = identity::load(config).map_err(|error| error.to_string())?;
+    let remark = identity.as_ref().and_then(|identity| identity::remark(config, identity));
+    remark.iter().for_each(|remark| log.warn(remark));
+    Ok(identity)
+}
+
 fn access_log(config: &Config) -> Result<Option<(AccessLog, AccessWriter)>, String> {
     let Some(access) = &config.log.access else { return Ok(None) };
     let started = AccessWriter::start(access);
@@ -279,11 +293,13 @@ fn access_log(config: &Config) -> Result<Option<(AccessLog, AccessWriter)>, Stri
 
 fn usage_log(
     config: &Config,
-    log: &Log,
+    log: &Arc<Log>,
     traces: Option<&Arc<Traces>>,
 ) -> Result<(UsageSink, UsageWriter), String> {
     let copy = traces.filter(|_| config.usage.otlp).map(Traces::copy);
-    let started = UsageWriter::start_copying(&config.usage, copy)
+    let said = Arc::clone(log);
+    let say = move |bad: bool, line: &str| if bad { said.error(line) } else { said.info(line) };
+    let started = UsageWriter::start_telling(&config.usage, copy, Box::new(say))
         .map_err(|e| format!("cannot open the usage log {}: {e}", config.usage.path))?;
     started.1.notes().iter().for_each(|note| log.warn(note));
     if config.usage.path == "none" {
@@ -405,7 +421,7 @@ fn exporter(shared: &Arc<Shared>, config: &Config) -> Option<impl Future<Output 
 fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
     let [published, charged, guarded] = std::array::from_fn(|_| Arc::clone(&shared.published));
     let flags = Arc::clone(&shared.flags);
-    let [asked, decided, shown] = std::array::from_fn(|_| Arc::clone(shared));
+    let [asked, decided, shown, shows] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
@@ -419,6 +435,9 @@ fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
         flags: Arc::clone(&shared.flags),
         driver: shared.driver.name(),
         reload: Box::new(move || reloader.ask()),
+        certificate_ends_s: Box::new(move || {
+            Some(shows.identity.as_ref()?.load().validity()?.ends_s)
+        }),
         reloads: Arc::clone(&shared.reloads),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
         explain: Box::new(move |meant, body| explain::call(&asked, meant, body)),

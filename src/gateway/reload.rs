@@ -125,6 +125,8 @@ fn read(shared: &Shared, reopen: &Reopen, loaded: &mut Loaded) -> Result<Read, S
     // Read again also when no name has changed: certificates are renewed in place.
     let identity = identity::load(&config).map_err(|error| error.to_string())?;
     let models = loaded.load(&config, &shared.log)?;
+    let remark = identity.as_ref().and_then(|identity| identity::remark(&config, identity));
+    config.warnings.extend(remark);
     Ok((config, waiting, models, identity))
 }
 

@@ -18,6 +18,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use super::stream::Stream;
+use super::validity::Validity;
 
 /// The protocol that we speak.
 const HTTP_1_1: &[u8] = b"http/1.1";
@@ -30,7 +31,10 @@ const PULLS_A_CALL: usize = 16;
 
 /// What the gateway proves itself by, and whom it lets in. Cheap to clone.
 #[derive(Clone)]
-pub struct Identity(Arc<ServerConfig>);
+pub struct Identity {
+    config: Arc<ServerConfig>,
+    validity: Option<Validity>,
+}
 
 /// Which of an identity's parts is at fault, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +71,7 @@ impl Identity {
     ) -> Result<Identity, IdentityError> {
         let provider = Arc::new(ring::default_provider());
         let chain = certificates("cert", cert)?;
+        let validity = chain.first().and_then(Validity::of);
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
             fault("key", "no private key in PEM is in it (an encrypted one cannot be read)")
         })?;
@@ -88,7 +93,13 @@ impl Identity {
         // Nothing is kept here of a session that may come back: the client keeps it, sealed.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.ticketer = ring::Ticketer::new().map_err(|error| fault("key", error.to_string()))?;
-        Ok(Identity(Arc::new(config)))
+        Ok(Identity { config: Arc::new(config), validity })
+    }
+
+    /// When its certificate holds; `None`: it does not say so in a way that can be read.
+    #[must_use]
+    pub fn validity(&self) -> Option<Validity> {
+        self.validity
     }
 
     /// Begins TLS on an accepted connection.
@@ -96,7 +107,7 @@ impl Identity {
     /// # Errors
     /// rustls refuses its configuration; not seen.
     pub fn accept(&self, socket: Stream) -> io::Result<TlsStream> {
-        let tls = ServerConnection::new(Arc::clone(&self.0)).map_err(io::Error::other)?;
+        let tls = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
         let mut stream =
             TlsStream { socket, tls, plain: 0, closed: false, accepted: 0, first: None };
         stream.tls.set_buffer_limit(Some(ENCRYPTED_BYTES_MAX));

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::config::{self, is_name};
+use crate::config::{self, is_name, is_replica_id};
 
 /// Not yet checked.
 #[derive(Debug, Default, Deserialize)]
@@ -18,10 +18,15 @@ impl Description {
     /// The replica, or what is wrong with it.
     pub(super) fn checked(self) -> Result<config::Replica, String> {
         let replica = config::Replica::parse(&self.url)?;
-        for (what, name) in [("id", &self.id), ("zone", &self.zone)] {
-            if name.as_ref().is_some_and(|name| !is_name(name)) {
-                return Err(format!("{what} must be 1 to 128 visible ASCII characters"));
-            }
+        if self.id.as_ref().is_some_and(|id| !is_replica_id(id)) {
+            return Err(
+                "id must be 1 to 128 visible ASCII characters without quotes, and not dots \
+                        alone"
+                    .to_owned(),
+            );
+        }
+        if self.zone.as_ref().is_some_and(|zone| !is_name(zone)) {
+            return Err("zone must be 1 to 128 visible ASCII characters without quotes".to_owned());
         }
         let weight = self.weight.unwrap_or(1.0);
         if !(0.001..=1000.0).contains(&weight) {

@@ -22,4 +22,4 @@ mod writer;
 pub use record::{Outcome, SmallId, TokensSource, UsageRecord, write_escaped, write_rfc3339_ms};
 pub use ring::{Slot, UsageCounters, UsageSink, UsageUnavailable};
 pub use table::Opening;
-pub use writer::{Copy, UsageWriter};
+pub use writer::{Copy, Say, UsageWriter};

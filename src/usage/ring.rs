@@ -125,7 +125,7 @@ impl UsageSink {
         if shared.off {
             return Ok(Slot { shared: shared.clone(), claimed: false, place: None });
         }
-        if refuse && !self.is_healthy() {
+        if !self.takes_requests() {
             return Err(UsageUnavailable);
         }
         let more = |claimed: usize| (claimed < shared.ring.capacity()).then_some(claimed + 1);
@@ -143,6 +143,12 @@ impl UsageSink {
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.0.healthy.load(Acquire)
+    }
+
+    /// May a request start? With `refuse` only while its record can be written.
+    #[must_use]
+    pub fn takes_requests(&self) -> bool {
+        self.0.policy == OnFull::Drop || self.is_healthy()
     }
 
     /// Has the writer open the log anew, as after somebody else renamed it. Does not wait.

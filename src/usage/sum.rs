@@ -104,11 +104,16 @@ impl Sum {
     /// The sum.
     #[must_use]
     pub fn value(self) -> f64 {
-        self.sum + self.lost
+        (self.sum + self.lost).clamp(f64::MIN, f64::MAX)
     }
 
+    /// What is beyond all numbers stays the largest.
     fn add(&mut self, n: f64) {
         let sum = self.sum + n;
+        if !sum.is_finite() {
+            *self = Sum { sum: sum.clamp(f64::MIN, f64::MAX), lost: 0.0 };
+            return;
+        }
         let big_first = self.sum.abs() >= n.abs();
         self.lost += if big_first { (self.sum - sum) + n } else { (n - sum) + self.sum };
         self.sum = sum;
@@ -186,7 +191,7 @@ impl Sums {
     /// `None`: no record.
     fn line(&mut self, line: &[u8]) -> Option<()> {
         let members = Members::read(line)?;
-        let ts = members.ts?;
+        let ts = members.ts.filter(|ts| is_whole_time(ts))?;
         let outcome = members.texts.get(OUTCOME)?.as_ref()?;
         let known = |known: &Outcome| known.as_str().as_bytes() == *outcome;
         let open = *outcome == b"open";
@@ -244,6 +249,48 @@ impl Sums {
             _ => totals.unpriced += u64::from(input > 0 || output > 0),
         }
         Some(())
+    }
+}
+
+/// Is this the beginning of a time in UTC (RFC 3339), a year at least?
+#[must_use]
+pub fn is_time(text: &str) -> bool {
+    let bare = text.strip_suffix('Z').unwrap_or(text).as_bytes();
+    matches!(bare.len(), 4 | 7 | 10 | 13 | 16 | 19 | 23) && begins_a_time(bare)
+}
+
+/// A time such as records have it, to the second at least.
+fn is_whole_time(text: &[u8]) -> bool {
+    text.strip_suffix(b"Z").is_some_and(|t| matches!(t.len(), 19 | 23) && begins_a_time(t))
+}
+
+fn begins_a_time(text: &[u8]) -> bool {
+    const SHAPE: &[u8] = b"0000-00-00T00:00:00.000";
+    let fits = |(byte, shape): (&u8, &u8)| match shape {
+        b'0' => byte.is_ascii_digit(),
+        shape => byte == shape,
+    };
+    // What follows may be missing; a minute of 61 seconds has a leap second.
+    let within = |at: usize, low: u8, high: u8| match text.get(at..at + 2) {
+        Some(&[tens, ones]) => (low..=high).contains(&((tens - b'0') * 10 + ones - b'0')),
+        _ => true,
+    };
+    text.len() <= SHAPE.len()
+        && text.iter().zip(SHAPE).all(fits)
+        && within(5, 1, 12)
+        && within(8, 1, days(text))
+        && [(11, 23), (14, 59), (17, 60)].iter().all(|&(at, high)| within(at, 0, high))
+}
+
+/// Days of the month that digits name; 31 of none.
+fn days(text: &[u8]) -> u8 {
+    let number = |digits: Option<&[u8]>| std::str::from_utf8(digits?).ok()?.parse::<u16>().ok();
+    let year = number(text.get(..4)).unwrap_or(0);
+    match number(text.get(5..7)) {
+        Some(2) if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        Some(2) => 28,
+        Some(4 | 6 | 9 | 11) => 30,
+        _ => 31,
     }
 }
 
@@ -308,7 +355,10 @@ impl<'l> Members<'l> {
             b"input_tokens" => return keep_number(&mut self.input_tokens, value),
             b"cached_tokens" => return keep_number(&mut self.cached_tokens, value),
             b"output_tokens" => return keep_number(&mut self.output_tokens, value),
-            b"cost" => return keep_number(&mut self.cost, value),
+            b"cost" => {
+                keep_number(&mut self.cost, value)?;
+                return self.cost.is_none_or(f64::is_finite).then_some(());
+            }
             b"status" => return keep_bare(&mut self.status, value),
             b"stream" => return keep_bare(&mut self.stream, value),
             b"tenant" => 0,

@@ -38,6 +38,9 @@ const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// Gets each written line, with its newline; must not wait.
 pub type Copy = Box<dyn FnMut(&[u8]) + Send>;
 
+/// Tells the operator what the log cannot; true: it is bad.
+pub type Say = Box<dyn FnMut(bool, &str) + Send>;
+
 /// The writer thread; keep it, and [`UsageWriter::stop`] it after the last request.
 pub struct UsageWriter {
     thread: Option<JoinHandle<()>>,
@@ -54,29 +57,31 @@ impl UsageWriter {
     /// # Errors
     /// The file cannot be opened, the stream's URL not be read, or a thread not be started.
     pub fn start(config: &UsageConfig) -> io::Result<(UsageSink, UsageWriter)> {
-        UsageWriter::begin(config, CAPACITY, None)
+        UsageWriter::begin(config, CAPACITY, (None, None))
     }
 
-    /// The same; `copy` gets each line once it is written.
+    /// The same; `copy` gets each line once it is written, `say` one when the log can no longer be
+    /// written and one when it can again.
     ///
     /// # Errors
     /// As [`UsageWriter::start`].
-    pub fn start_copying(
+    pub fn start_telling(
         config: &UsageConfig,
         copy: Option<Copy>,
+        say: Say,
     ) -> io::Result<(UsageSink, UsageWriter)> {
-        UsageWriter::begin(config, CAPACITY, copy)
+        UsageWriter::begin(config, CAPACITY, (copy, Some(say)))
     }
 
     #[cfg(test)]
     fn start_with(config: &UsageConfig, capacity: usize) -> io::Result<(UsageSink, UsageWriter)> {
-        UsageWriter::begin(config, capacity, None)
+        UsageWriter::begin(config, capacity, (None, None))
     }
 
     fn begin(
         config: &UsageConfig,
         capacity: usize,
-        copy: Option<Copy>,
+        (copy, say): (Option<Copy>, Option<Say>),
     ) -> io::Result<(UsageSink, UsageWriter)> {
         let off = config.path == "none";
         let shared = Arc::new(Shared::new(if off { 1 } else { capacity }, config.on_full, off));
@@ -94,6 +99,7 @@ impl UsageWriter {
         };
         writer.stream = stream;
         let mut appender = Appender::new(config, capacity, shared.clone(), (feed, copy));
+        appender.say = say;
         if let Err(error) = appender.claim() {
             writer.notes.push(format!("open requests are not kept yet: {error}"));
         }
@@ -156,6 +162,9 @@ struct Appender {
     shared: Arc<Shared>,
     feed: Option<Feed>,
     copy: Option<Copy>,
+    say: Option<Say>,
+    /// While it cannot be written: what was lost before.
+    failing: Option<u64>,
     claim: Option<Claim>,
     log: Option<LogFile>,
     batch: Batch,
@@ -182,6 +191,8 @@ impl Appender {
             shared,
             feed,
             copy,
+            say: None,
+            failing: None,
             claim: None,
             log: None,
             batch: Batch::new(),
@@ -248,9 +259,14 @@ impl Appender {
                 stop_since = Some(Instant::now());
             }
             let idle = !self.batch.fill(&self.shared);
-            let written = self.write(stop_since.is_some()).is_ok();
-            let failed = !written || !self.has_promise(stop_since.is_some());
+            let why = match self.write(stop_since.is_some()) {
+                Err(error) => Some(error.to_string()),
+                Ok(()) if self.has_promise(stop_since.is_some()) => None,
+                Ok(()) => Some("no room for the table of open requests".to_owned()),
+            };
+            let failed = why.is_some();
             self.shared.healthy.store(!failed, Release);
+            self.tell(why);
             self.warm();
             match (failed, stop_since) {
                 (true, since) => {
@@ -267,6 +283,37 @@ impl Appender {
                 (false, _) if idle => std::thread::sleep(IDLE),
                 (false, _) => {}
             }
+        }
+    }
+
+    /// Says when writing begins to fail and when it ends, not each try.
+    fn tell(&mut self, why: Option<String>) {
+        let dropped = self.shared.dropped.load(Relaxed);
+        let (bad, line) = match (why, self.failing) {
+            (Some(why), None) => {
+                self.failing = Some(dropped);
+                let cost = match self.shared.policy {
+                    OnFull::Refuse => "requests are refused",
+                    OnFull::Drop => "records are lost",
+                };
+                let path = &self.path;
+                (
+                    true,
+                    format!("the usage log {path} cannot be written: {why}; until it can, {cost}"),
+                )
+            }
+            (None, Some(before)) => {
+                self.failing = None;
+                let lost = match dropped.saturating_sub(before) {
+                    0 => String::new(),
+                    lost => format!("; records lost meanwhile: {lost}"),
+                };
+                (false, format!("the usage log {} can be written again{lost}", self.path))
+            }
+            _ => return,
+        };
+        if let Some(say) = &mut self.say {
+            say(bad, &line);
         }
     }
 
@@ -332,6 +379,7 @@ impl Appender {
 
     /// Nothing can be written: what is queued is lost to the log, but stays in the table.
     fn give_up(mut self) {
+        let before = self.shared.dropped.load(Relaxed);
         while self.batch.fill(&self.shared) {
             self.batch.drop_unwritten(&self.shared, true);
             if !self.batch.rest().is_empty() {
@@ -341,6 +389,11 @@ impl Appender {
         while let Some(ended) = self.shared.ring.pop() {
             self.shared.release(ended.place, true);
             self.shared.dropped.fetch_add(1, Relaxed);
+        }
+        let lost = self.shared.dropped.load(Relaxed).saturating_sub(before);
+        if let Some(say) = self.say.as_mut().filter(|_| lost > 0) {
+            let path = &self.path;
+            say(true, &format!("the usage log {path} ends without the last {lost} records"));
         }
     }
 

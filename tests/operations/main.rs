@@ -9,6 +9,7 @@ mod common;
 mod debug;
 mod deploy;
 mod doctor;
+mod ends;
 mod exposition;
 #[path = "../support/host_tree.rs"]
 mod host_tree;

@@ -28,7 +28,8 @@ fn served(bed: &Bed) {
 }
 
 fn with(admin: SocketAddr, method: &str, path: &str, fields: &str) -> Response {
-    let head = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: 0\r\n\r\n");
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{fields}Content-Length: 0\r\n\r\n");
     ask(admin, head.as_bytes())
 }
 
@@ -184,6 +185,37 @@ fn a_foreign_web_page_cannot_drain() {
     let foreign = "Sec-Fetch-Site: cross-site\r\n";
     assert_eq!(with(bed.admin, "POST", "/drain", foreign).status(), 403);
     assert_eq!(with(bed.admin, "GET", "/ready", "").status(), 200);
+}
+
+#[test]
+fn a_page_whose_name_leads_here_changes_nothing() {
+    let engine = engine();
+    let bed = Bed::of(&[engine.addr]);
+    let port = bed.admin.port();
+    let asked = |host: &str, method: &str, path: &str, fields: &str| {
+        let fields = format!("{fields}Connection: close\r\nContent-Length: 0\r\n");
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
+        ask(bed.admin, head.as_bytes()).status()
+    };
+    let evil = format!("evil.example:{port}");
+    let own = format!("Origin: http://{evil}\r\nSec-Fetch-Site: same-origin\r\n");
+    let orders = [("POST", "/replicas"), ("DELETE", "/replicas/r"), ("POST", "/drain")];
+    for (method, path) in orders.into_iter().chain([("POST", "/reload"), ("GET", "/status.json")]) {
+        assert_eq!(asked(&evil, method, path, &own), 403, "{method} {path}");
+    }
+    for (method, path) in orders {
+        assert_eq!(asked(&evil, method, path, ""), 403, "{method} {path}");
+    }
+    // Whoever scrapes and probes by a name goes on.
+    for path in ["/metrics", "/ready", "/live", "/status", "/status.json"] {
+        assert_eq!(asked(&evil, "GET", path, ""), 200, "{path}");
+    }
+    // And the page at the addresses that no other site can have.
+    for host in [bed.admin.to_string(), format!("localhost:{port}"), format!("[::1]:{port}")] {
+        let own = format!("Origin: http://{host}\r\nSec-Fetch-Site: same-origin\r\n");
+        assert_eq!(asked(&host, "GET", "/status.json", &own), 200, "{host}");
+        assert_eq!(asked(&host, "DELETE", "/replicas/nobody", &own), 404, "{host}");
+    }
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn doctor(root: &Path) -> BTreeMap<String, Level> {
                 [[pool]]\nname = \"p\"\nreplicas = [\"http://127.0.0.1:1\"]\n\
                 [usage]\npath = \"none\"\n";
     let config = Config::from_text("test.toml", text).unwrap();
-    let findings = examine(&Tree::at(root), Some(&config)).findings;
+    let findings = examine(&Tree::at(root), Some(&config), None).findings;
     let name = |name: &str| name.split(' ').next().unwrap().to_owned();
     findings.into_iter().map(|finding| (name(&finding.name), finding.level)).collect()
 }

@@ -45,8 +45,14 @@ impl Authority {
 
     /// A certificate for `localhost` and 127.0.0.1.
     pub(crate) fn sign(&self) -> Pair {
+        self.sign_with(|_| {})
+    }
+
+    /// The same with other parameters.
+    pub(crate) fn sign_with(&self, change: impl FnOnce(&mut CertificateParams)) -> Pair {
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let params = CertificateParams::new(names).expect("parameters");
+        let mut params = CertificateParams::new(names).expect("parameters");
+        change(&mut params);
         let key = KeyPair::generate().expect("key");
         let cert = params.signed_by(&key, &self.issuer).expect("certificate").pem();
         Pair { cert, key: key.serialize_pem() }

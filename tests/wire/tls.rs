@@ -219,6 +219,47 @@ fn check_holds_key_and_certificate_together() {
     assert!(code == Some(0) && said.contains("serve would not start"), "{said}");
 }
 
+#[test]
+fn a_certificate_that_is_over_or_not_yet_begun_is_told_of() {
+    let authority = Authority::new();
+    let day = rcgen::date_time_ymd;
+    let of = |from, until| {
+        authority.sign_with(|params| (params.not_before, params.not_after) = (from, until))
+    };
+    let (over, early) =
+        (of(day(2020, 1, 1), day(2021, 2, 3)), of(day(2090, 5, 6), day(2091, 1, 1)));
+    let good = of(day(2020, 1, 1), day(2090, 5, 6));
+    let files = Files::new(&over);
+    let text = format!(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\n{}\n\
+         [[pool]]\nname = \"p\"\nreplicas = [\"http://127.0.0.1:1\"]\n",
+        files.line("")
+    );
+    files.write("gateway.toml", &text);
+    let run = |command: &str| {
+        let said = expedite(files.folder(), &[command, "--config", "gateway.toml"], "");
+        let text = [said.stdout, said.stderr].map(|out| String::from_utf8(out).expect("text"));
+        (said.status.code(), text.concat())
+    };
+    for (pair, told) in [(&over, "it ended on 2021-02-03"), (&early, "it begins on 2090-05-06")] {
+        files.put(pair);
+        let (code, said) = run("check");
+        assert!(code == Some(0) && said.contains("warning") && said.contains(told), "{said}");
+        let (code, said) = run("doctor");
+        assert!(code == Some(1) && said.contains(told), "{said}");
+    }
+    files.put(&good);
+    assert!(!run("check").1.contains("warning: tls"), "{}", run("check").1);
+    assert!(run("doctor").1.contains("until 2090-05-06"));
+
+    // The gateway goes on, and says so in its log and its metrics.
+    let secure = Secure::start(Engine::always(hello()), "auto", "");
+    let ends = || secure.bed.metric("expedite_tls_certificate_expires_seconds", "");
+    secure.files.put(&over);
+    assert_eq!(secure.bed.reload(str::to_owned).0, 200);
+    eventually("the metric follows", || ends() == 1_612_310_400.0);
+}
+
 /// Sends the input whole over TLS, and reads what it gets.
 fn probe(secure: &Secure, input: &inputs::Input) -> Answers {
     let mut client = secure.client();

@@ -100,7 +100,7 @@ pub(in super::super) struct Args {
     #[arg(long, value_name = "S", value_parser = positive)]
     duration: Option<f64>,
     /// Most requests, of each run
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
     /// Tokens of a prompt, at four bytes each: N, uniform:A-B or lognormal:MEDIAN,SIGMA
     #[arg(long, value_name = "LENGTH", default_value = "64")]
@@ -148,8 +148,9 @@ pub(in super::super) struct Args {
     #[arg(long)]
     seed: Option<u64>,
     /// Threads, each with its share of the load
-    #[arg(long, default_value_t = 1)]
-    threads: usize,
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
     /// Seconds after which a request is given up and counted as failed
     #[arg(long, value_name = "S", default_value_t = 120.0, value_parser = positive)]
     timeout: f64,
@@ -186,6 +187,15 @@ enum Schedule {
     Fixed,
     /// As a Poisson process
     Poisson,
+}
+
+/// A key as a field of a request can have it; an error does not repeat it.
+fn secret(key: Option<String>) -> Result<Option<Secret>, String> {
+    let plain = |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+    match key {
+        Some(key) if !plain(&key) => Err("a key must be visible ASCII".to_owned()),
+        key => Ok(key.map(Secret::new)),
+    }
 }
 
 fn positive(text: &str) -> Result<f64, &'static str> {
@@ -267,21 +277,20 @@ impl Args {
                 Path::Completions => Api::Completions,
             },
             seed: self.seed.unwrap_or_else(clock::unix_ms),
-            threads: self.threads.max(1),
+            threads: self.threads as usize,
             timeout: seconds(self.timeout),
             ..Options::new(target)
         })
     }
 
     fn targets(&self) -> Result<(Target, Option<Target>), String> {
-        let secret = |key: Option<String>| key.map(Secret::new);
         let key = self.key.clone().or_else(|| std::env::var("EXPEDITE_KEY").ok());
         let url = self.target.as_deref().unwrap_or_default();
-        let mut target = Target::from_url(url, secret(key))?;
+        let mut target = Target::from_url(url, secret(key)?)?;
         let wanted = self.model.as_deref().or(self.models.first().map(String::as_str));
         target.choose_model(wanted, true)?;
         let direct = self.direct.as_ref().map(|url| {
-            let mut direct = Target::from_url(url, secret(self.direct_key.clone()))?;
+            let mut direct = Target::from_url(url, secret(self.direct_key.clone())?)?;
             direct.choose_model(Some(&target.model), false)?;
             Ok::<_, String>(direct)
         });
@@ -336,8 +345,20 @@ mod tests {
             &["--prompt-tokens", "normal:1"],
             &["--cancel", "1.1"],
             &["--zipf", "-1"],
+            &["--threads", "0"],
+            &["--requests", "0"],
         ] {
             assert!(!with(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_no_field_can_have_is_refused_and_not_repeated() {
+        assert!(secret(None).is_ok_and(|none| none.is_none()));
+        assert!(secret(Some("sk-1".to_owned())).is_ok_and(|some| some.is_some()));
+        for bad in ["canary\r\nx: y", "canary\n", "canary 1", "", "canary\u{e9}"] {
+            let what = secret(Some(bad.to_owned())).err().unwrap();
+            assert!(!what.contains("canary"), "{what}");
         }
     }
 

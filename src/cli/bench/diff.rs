@@ -48,5 +48,9 @@ fn read(names: &str) -> Result<Vec<Value>, String> {
         let text = std::fs::read_to_string(Path::new(name)).map_err(|e| told(e.to_string()))?;
         diff::read(&text).map_err(told)
     };
-    names.split(',').filter(|name| !name.is_empty()).map(one).collect()
+    let named: Vec<_> = names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    if named.is_empty() {
+        return Err(format!("no file is named in \"{names}\""));
+    }
+    named.into_iter().map(one).collect()
 }

@@ -126,6 +126,6 @@ async fn targets(resolver: &TokioResolver, name: &str) -> Result<Found, String> 
 fn replica(ip: IpAddr, port: u16, id: Option<String>) -> Option<Listed> {
     let url = format!("http://{}", SocketAddr::new(ip, port));
     let replica = config::Replica::parse(&url).ok()?;
-    let id = id.filter(|id| config::is_name(id)).unwrap_or_else(|| replica.id.clone());
+    let id = id.filter(|id| config::is_replica_id(id)).unwrap_or_else(|| replica.id.clone());
     Some(Listed::new(config::Replica { id, ..replica }))
 }

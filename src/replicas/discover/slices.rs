@@ -84,7 +84,7 @@ fn listed(endpoint: &Endpoint, port: u16, service: &KubernetesService) -> Option
     let replica = config::Replica::parse(&url).ok()?;
     let pod = endpoint.target_ref.as_ref().and_then(|target| target.name.as_deref());
     let id = pod.map(|pod| format!("{}/{pod}:{port}", service.namespace));
-    let id = id.filter(|id| is_name(id)).unwrap_or_else(|| replica.id.clone());
+    let id = id.filter(|id| config::is_replica_id(id)).unwrap_or_else(|| replica.id.clone());
     let zone = endpoint.zone.clone().filter(|zone| is_name(zone));
     let replica = config::Replica { id, zone, ..replica };
     Some(Listed { replica, terminating: ending })

@@ -77,6 +77,11 @@ fn half_a_line_and_a_foreign_one_are_told_and_not_counted() {
         &good.replace("\"output_tokens\":7", "\"output_tokens\":{}"),
         &good.replace("\"output_tokens\":7", "\"output_tokens\":"),
         &good.replace("\"cost\":0.000125", "\"cost\":-inf"),
+        &good.replace("\"cost\":0.000125", "\"cost\":1e999"),
+        &good.replace("2025-12-31T23:59:59.123Z", "garbage"),
+        &good.replace("2025-12-31T23:59:59.123Z", "2025-12-31T23:59:59.123"),
+        &good.replace("2025-12-31T23:59:59.123Z", "2025-13-31T23:59:59.123Z"),
+        &good.replace("2025-12-31T23:59:59.123Z", "2025-12-31Z"),
         &good.replace("\"tenant\":\"acme\",", ""),
         &good[..good.len() - 1],
         &good[..200],
@@ -146,4 +151,55 @@ fn every_grouping_has_a_name_and_no_other() {
     assert!(By::names().all(|name| By::of_name(name).is_some()));
     assert_eq!(By::names().count(), 14);
     assert_eq!(By::of_name("tokens"), None);
+}
+
+#[test]
+fn a_time_is_one_of_the_calendar() {
+    for good in [
+        "2026",
+        "2026-02",
+        "2026-02-28",
+        "2024-02-29",
+        "2000-02-29",
+        "2026-12-31T23",
+        "2026-01-31T12:00",
+        "2016-12-31T23:59:60Z",
+        "2026-01-31T12:00:00.000Z",
+    ] {
+        assert!(is_time(good), "{good}");
+    }
+    for bad in [
+        "",
+        "26",
+        "2026-13-01",
+        "2026-00",
+        "2026-01-00",
+        "2026-01-32",
+        "2026-02-29",
+        "1900-02-29",
+        "2026-04-31",
+        "2026-01-01T24",
+        "2026-01-01T12:60",
+        "2026-01-01T12:00:61",
+        "2026-01-01 12:00",
+        "2026-01-01T12:00:00.000ZZ",
+        "2026-1-1",
+        "yesterday",
+        "\u{e9}\u{e9}",
+    ] {
+        assert!(!is_time(bad), "{bad}");
+    }
+}
+
+#[test]
+fn money_beyond_all_numbers_stays_the_largest() {
+    let mut sums = Sums::new(Query::default());
+    for cost in ["1e308", "1e308", "1e308", "0.5"] {
+        let text = String::from_utf8(line(|record| record.cost = Some(0.000_125))).unwrap();
+        sums.feed(text.replace("0.000125", cost).as_bytes());
+    }
+    assert_eq!(sums.total().cost.value(), f64::MAX);
+    let mut sum = Sum::default();
+    [1.7e308, -1.7e308, 2.0].iter().for_each(|n| sum.add(*n));
+    assert_eq!(sum.value(), 2.0);
 }

@@ -384,3 +384,35 @@ fn the_list_stands_beside_a_file_and_nowhere_else() {
         assert_eq!(list_of(&config), list.map(|list| folder.path().join(list)), "{path:?}");
     }
 }
+
+#[test]
+fn a_failure_is_said_once_and_its_end_with_what_was_lost() {
+    for (policy, cost, end) in [
+        (OnFull::Drop, "records are lost", "can be written again; records lost meanwhile: 100"),
+        (OnFull::Refuse, "requests are refused", "can be written again"),
+    ] {
+        let (_folder, path, text) = fifo();
+        let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let lines = Arc::clone(&said);
+        let say: Say =
+            Box::new(move |bad, line| lines.lock().unwrap().push((bad, line.to_owned())));
+        let (sink, writer) = UsageWriter::start_telling(&config(&text, policy), None, say).unwrap();
+        until(|| said.lock().unwrap().len() == 1);
+        if policy == OnFull::Drop {
+            (0..100).for_each(|n| push(&sink, &n.to_string()));
+            until(|| sink.counters().dropped == 100);
+        }
+        // Some more tries, none of which is told.
+        let failed = sink.counters().failed;
+        until(|| sink.counters().failed > failed + 1);
+        let reader = std::thread::spawn(move || std::fs::read_to_string(path).unwrap());
+        until(|| said.lock().unwrap().len() > 1);
+        push(&sink, "through");
+        assert!(writer.stop(PATIENCE));
+        assert_eq!(ids(&reader.join().unwrap()), ["through"]);
+        let said = said.lock().unwrap();
+        let [(true, begun), (false, ended)] = &said[..] else { panic!("{said:?}") };
+        assert!(begun.contains("cannot be written") && begun.ends_with(cost), "{begun}");
+        assert!(ended.ends_with(end), "{ended}");
+    }
+}
