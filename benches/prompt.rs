@@ -2,9 +2,9 @@
 //! the files that `scripts/fetch-tokenizers` brings.
 //!
 //! Prints medians of single prompts in microseconds with the fifth and ninety-fifth percentile,
-//! one thread, in the traffic that each name says. Asserts for each prompt of a sample that its
-//! tokens are those of the library alone; times are printed, not judged. `cargo bench --bench
-//! prompt -- CASE` runs one case, for counting its instructions from outside.
+//! one thread, in the traffic that each name says; `-- CASE` runs one. Asserts for each prompt of a
+//! sample that its tokens are those of the library alone; times are printed, not judged. Its texts
+//! quote this repository's code, so that instructions are counted with others: `benches/hot`.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -50,9 +50,7 @@ fn ask(body: &Body) -> Ask<'_> {
     Ask { endpoint, call: &body.call, body: &body.bytes, unix_s }
 }
 
-/// Render, tokens, hashes: what a core does, and how many turns it took. Never inlined, so that a
-/// profiler can count it alone.
-#[inline(never)]
+/// Render, tokens, hashes: what a core does, and how many turns it took.
 fn run(model: &Model, cache: &mut SegmentCache, body: &Body) -> (Vec<u32>, usize) {
     let source = model.source(&ask(body)).expect("a prompt");
     let blocks = (Root::new(None, None), 16);

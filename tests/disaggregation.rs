@@ -50,8 +50,10 @@ impl Pair {
         let nobody = tempfile::NamedTempFile::new().expect("a file");
         let pool = format!("role = \"decode\"\npair = \"pre\"\n{}", settings.unwrap_or_default());
         let more = format!(
-            "[routing]\npolicy = \"round_robin\"\npolicy_header = true\n[[pool]]\nname = \"pre\"\nmodel = \"base\"\n\
-             role = \"prefill\"\npair = \"p\"\nreplicas = [{}]\ndiscover = {{ file = \"{}\" }}\n{more}\n",
+            "[routing]\npolicy = \"round_robin\"\npolicy_header = true\n\
+             [[pool]]\nname = \"pre\"\nmodel = \"base\"\n\
+             role = \"prefill\"\npair = \"p\"\nreplicas = [{}]\n\
+             discover = {{ file = \"{}\" }}\n{more}\n",
             urls.join(", "),
             nobody.path().display(),
         );
@@ -397,13 +399,18 @@ fn who_has_too_much_to_prefill_is_passed_by() {
     // No prefill is that quick; it shows once some were seen.
     let limit = Some("slo = { ttft_ms = 1.0 }\n");
     let pair = Pair::with(engine, (&PREFILL, &DECODE), limit, "");
-    let mut tag = 0;
+    let (mut tag, mut shed) = (0, 0);
     eventually("it is known that they are slow", || {
         tag += 1;
-        answers(&ask(pair.bed.addr, &chat(tag, LONG, "")), tag);
+        let answer = ask(pair.bed.addr, &chat(tag, LONG, ""));
+        // Where decoding is slow too, the limit can refuse the request itself.
+        match answer.status() {
+            429 => shed += 1,
+            _ => answers(&answer, tag),
+        }
         pair.legs("busy") > 0.0
     });
-    assert_eq!(pair.legs("done") + pair.legs("busy"), tag as f64);
+    assert_eq!(pair.legs("done") + pair.legs("busy"), (tag - shed) as f64);
     assert_eq!(pair.requests(&PREFILL).iter().sum::<u64>(), pair.legs("done") as u64);
     at_rest(&pair.bed);
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use common::engine::{After, DONE, Engine, LAST_CHUNK, STREAM_HEAD, chunk, event};
+use common::engine::{After, DONE, Engine, LAST_CHUNK, STREAM_HEAD, chunk, event, json};
 use common::faults::{IN_TURN, at_rest, chat_for_acme, in_front_of, role_event, states};
-use common::faults::{finish_event, stream_for_acme};
+use common::faults::{finish_event, stream_for_acme, whole_stream};
 use common::gateway::{Bed, Settings};
 use common::{ask, eventually, get};
 use expedite::sim::{Fault, Fleet, Kind, SimConfig, SimHandle};
@@ -193,4 +193,22 @@ fn a_replica_whose_streams_break_off_is_ejected_though_each_began_well() {
     });
     assert_eq!(states(&bed), ["up", "up"]);
     at_rest(&bed);
+}
+
+#[test]
+fn who_does_not_take_our_key_draws_no_requests_while_others_serve() {
+    let mut engines = vec![Engine::always(json(401, "{\"error\":\"Unauthorized\"}"))];
+    engines.push(Engine::always(whole_stream(&[role_event(), event("a"), finish_event("stop")])));
+    let bed = in_front_of(&engines, "");
+    let began = Instant::now();
+    for _ in 0..60 {
+        assert_eq!(ask(bed.addr, &stream_for_acme()).status(), 200);
+    }
+    let seconds = began.elapsed().as_secs() as usize;
+    assert!(engines[0].count() <= 2 + seconds, "{} in {seconds} s", engines[0].count());
+    assert_eq!(states(&bed), ["up", "up"], "a wrong key is no illness");
+    // Alone, its words are the client's.
+    engines.truncate(1);
+    let bed = in_front_of(&engines, "");
+    assert_eq!(ask(bed.addr, &stream_for_acme()).status(), 401);
 }

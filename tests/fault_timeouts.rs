@@ -131,7 +131,7 @@ fn the_callers_deadline_counts_while_connecting() {
 /// A stream whose caller waits this long for its first content.
 fn within(deadline_ms: u32) -> Vec<u8> {
     let fields = format!("{AUTH}X-Request-Deadline-Ms: {deadline_ms}\r\n");
-    let json = r#"{"model":"m","messages":[{}],"stream":true}"#;
+    let json = r#"{"model":"m","messages":[{"content":"some words to pay for"}],"stream":true}"#;
     post_with("/v1/chat/completions", &fields, json)
 }
 
@@ -140,7 +140,12 @@ fn is_deadline(answer: &Response, bed: &Bed, limit: &str) {
     assert_eq!(answer.status(), 504, "{text}");
     assert_eq!(answer.json()["error"]["code"], "deadline_exceeded");
     assert!(text.contains(limit), "{text}");
-    assert_eq!(bed.records(1)[0]["outcome"], "deadline");
+    let record = &bed.records(1)[0];
+    assert_eq!(record["outcome"], "deadline");
+    // Our limits cost the caller nothing; its own is as a leaving, for what the engine was sent.
+    if limit != "x-request-deadline-ms" {
+        assert_eq!((&record["input_tokens"], &record["output_tokens"]), (&0.into(), &0.into()));
+    }
     at_rest(bed);
 }
 
@@ -153,6 +158,7 @@ fn silence_before_the_first_token_is_504_by_either_limit() {
         is_deadline(&ask(bed.addr, &stream_for_acme()), &bed, "timeouts.first_token_ms");
         let bed = before(&engine, &limits("first_token_ms = 60000"));
         is_deadline(&ask(bed.addr, &within(200)), &bed, "x-request-deadline-ms");
+        assert_ne!(bed.records(1)[0]["input_tokens"], 0);
         assert_eq!(states(&bed), ["up"], "a caller in haste says nothing of the replica");
         let bed = before(&engine, &limits("first_token_ms = 200"));
         is_deadline(&ask(bed.addr, &within(60_000)), &bed, "timeouts.first_token_ms");

@@ -180,6 +180,12 @@ fn gateway(page: &mut Page, view: &View) {
     let lanes = fleet.pools.iter().flat_map(|pool| &pool.lanes);
     let busy = lanes.fold(0, |sum: u64, lane| sum.wrapping_add(lane.ledger.requests()));
     page.value("expedite_connections", &[("side", "upstream")], busy);
+    // New connections go by a hash of addresses: few clients may all come to one core.
+    let name = "expedite_core_connections";
+    page.family(name, "gauge", "Open connections of clients, by core.");
+    for (core, shard) in view.shards.iter().enumerate() {
+        page.value(name, &[("core", &core.to_string())], shard.client_connections.get());
+    }
     page.family("expedite_requests_open", "gauge", "Requests between head and end.");
     page.value("expedite_requests_open", &[], level(view, |s| &s.in_flight));
     page.family("expedite_driver_info", "gauge", "The cores' driver.");

@@ -117,8 +117,8 @@ pub const SHED_REASONS: [&str; 5] = ["ttft", "tpot", "deadline", "queue_full", "
 /// replica's port refused, its connection or answer broke, it is shutting down, its engine failed,
 /// it has no room, it was silent for too long; or something that says nothing of its health, such
 /// as a name without an address.
-pub const RETRY_REASONS: [&str; 7] =
-    ["refused", "broken", "draining", "erred", "full", "late", "other"];
+pub const RETRY_REASONS: [&str; 8] =
+    ["refused", "broken", "draining", "erred", "full", "denied", "late", "other"];
 
 /// Operations by the names of OpenTelemetry's GenAI conventions, in the order of
 /// [`PoolCells::genai`].
@@ -194,7 +194,7 @@ pub struct Shard {
     /// Lateness of the sweep: how long the core was busy with something else.
     pub loop_stall: Histogram,
     /// Retries, in the order of [`RETRY_REASONS`].
-    pub retries: [Counter; 7],
+    pub retries: [Counter; 8],
     /// Prompts that were rendered or encoded beside the cores.
     pub long_prompts: Counter,
     /// Reused connections that died before any byte, and were replaced.

@@ -104,7 +104,11 @@ impl Found<'_> {
         let config = self.config;
         let paired = |pool: &Pool| pool.role != Role::Both;
         for (n, pool) in config.pools.iter().enumerate().filter(|(_, pool)| paired(pool)) {
-            let Some(pair) = &pool.pair else { continue };
+            let Some(pair) = &pool.pair else {
+                let what = "role in [[pool]] goes with a pair: no pool names this one as its own";
+                self.error(("pool", n, "role", None), what.to_owned());
+                continue;
+            };
             let what = match config.pools.iter().find(|other| other.name == *pair) {
                 None => {
                     let names = config.pools.iter().map(|pool| pool.name.as_str());
@@ -228,9 +232,12 @@ mod tests {
         let (prefill, decode) =
             ("role = \"prefill\"\npair = \"d\"", "role = \"decode\"\npair = \"p\"");
         assert_eq!(said(prefill, decode), "");
+        // One of them is enough.
+        assert_eq!(said("role = \"prefill\"", decode), "");
+        assert_eq!(said(prefill, "role = \"decode\""), "");
         for (prefill, decode, line, what) in [
-            ("role = \"prefill\"", decode, 5, "go together"),
-            ("pair = \"d\"", decode, 5, "go together"),
+            ("role = \"prefill\"", "role = \"decode\"", 5, "no pool names this one"),
+            ("pair = \"d\"", decode, 5, "goes with a role"),
             (prefill, "role = \"decode\"\npair = \"q\"", 12, "there is no pool \"q\""),
             (prefill, "role = \"prefill\"\npair = \"p\"", 6, "its role is not decode"),
             ("", decode, 11, "its role is not prefill"),

@@ -153,7 +153,8 @@ fn read(name: &str, text: &str, env: Env<'_>) -> Result<Config, ConfigErrors> {
     let mut root = Root { reader, table: document.get_ref() };
     // In the order in which they are shown.
     let server = sections::server(root.one("server"));
-    let pools = root.many("pool", pool::pool);
+    let mut pools = root.many("pool", pool::pool);
+    pool::pair(&mut pools);
     let (routing, share, cache_salt_secret) = sections::routing(root.one("routing"));
     let mut config = Config {
         server,

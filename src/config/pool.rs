@@ -85,12 +85,12 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
 
 /// What a pool that does a part of the work must say, and what only such a pool may.
 fn parts(table: &mut Table<'_, '_>, pool: &Pool) {
-    let lines = ["role", "pair", "prefill_tokens_min", "aliases"].map(|key| table.line_of(key));
-    let [role, pair, least, aliases] = lines;
-    if (pool.role == Role::Both) != pool.pair.is_none() {
-        let what = "role and pair in [[pool]] go together: \
+    let lines = ["pair", "prefill_tokens_min", "aliases"].map(|key| table.line_of(key));
+    let [pair, least, aliases] = lines;
+    if pool.role == Role::Both && pool.pair.is_some() {
+        let what = "pair in [[pool]] goes with a role: \
                     a prefill or decode pool names its other half, a pool for both has none";
-        table.error(if pool.pair.is_some() { pair } else { role }, what);
+        table.error(pair, what);
     }
     if pool.role != Role::Decode && pool.prefill_tokens_min.is_some() {
         let what = "prefill_tokens_min in [[pool]] goes with role = \"decode\"";
@@ -100,6 +100,22 @@ fn parts(table: &mut Table<'_, '_>, pool: &Pool) {
         let what = "aliases in [[pool]] are names for clients, who ask for the decode pool of a \
                     pair, not for the prefill pool";
         table.error(aliases, what);
+    }
+}
+
+/// Gives a prefill or decode pool that names no other half the one that names it.
+pub(super) fn pair(pools: &mut [Pool]) {
+    for at in 0..pools.len() {
+        let Some(one) = pools.get(at).filter(|it| it.role != Role::Both && it.pair.is_none())
+        else {
+            continue;
+        };
+        let mut namers = pools.iter().filter(|it| it.pair.as_ref() == Some(&one.name));
+        let (Some(other), None) = (namers.next(), namers.next()) else { continue };
+        let name = other.name.clone();
+        if let Some(one) = pools.get_mut(at) {
+            one.pair = Some(name);
+        }
     }
 }
 

@@ -85,7 +85,8 @@ pub struct TlsFiles {
 /// `server.cores`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// Every CPU that this process may run on.
+    /// Every CPU that this process may run on; of several NUMA nodes those of one
+    /// ([`nodes::auto`](crate::runtime::nodes::auto)).
     Auto,
     /// These CPU numbers, all different, at least one.
     List(Vec<usize>),

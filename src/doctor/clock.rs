@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use super::tree::Tree;
 use super::{Finding, Findings};
+use crate::runtime::tree::Tree;
 
 /// Sources that are read without a system call.
 const FAST: [&str; 4] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];

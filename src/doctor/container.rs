@@ -1,7 +1,7 @@
 //! The limits of the control group that this process is in (cgroup v2, and v1's CPU quota).
 
-use super::tree::Tree;
 use super::{Finding, Findings, Wish};
+use crate::runtime::tree::Tree;
 
 /// A gateway's own need, and what each core keeps of prompts and buffers, in bytes.
 const BYTES: u64 = 256 << 20;

@@ -1,7 +1,8 @@
 //! The CPUs of the cores: whether they may be used, whom they are shared with, how they sleep.
 
-use super::tree::{Tree, cpus, field, list};
 use super::{Finding, Findings, Wish};
+use crate::runtime::nodes;
+use crate::runtime::tree::{Tree, cpus, field, list};
 
 const CPU: &str = "sys/devices/system/cpu";
 /// An idle state that takes longer to leave is felt in the time between two events.
@@ -31,16 +32,6 @@ pub(super) fn allowed(tree: &Tree) -> Vec<usize> {
     cpus(field(&status, "Cpus_allowed_list").unwrap_or_default())
 }
 
-/// NUMA nodes and their CPUs.
-pub(super) fn nodes(tree: &Tree) -> Vec<(usize, Vec<usize>)> {
-    let names = tree.names("sys/devices/system/node");
-    let node = |name: &String| {
-        let number = name.strip_prefix("node")?.parse().ok()?;
-        Some((number, tree.cpus(&format!("sys/devices/system/node/{name}/cpulist"))?))
-    };
-    names.iter().filter_map(node).collect()
-}
-
 impl Facts {
     pub(super) fn read(tree: &Tree, allowed: Vec<usize>, wish: &Wish) -> Facts {
         let of = |cpu: &usize, file: &str| format!("{CPU}/cpu{cpu}/{file}");
@@ -55,7 +46,7 @@ impl Facts {
             governors: cores.iter().filter_map(governor).collect(),
             idle: cores.iter().filter_map(|cpu| slowest(tree, *cpu)).collect(),
             siblings: cores.iter().filter_map(sharing).collect(),
-            nodes: nodes(tree),
+            nodes: nodes::nodes(tree),
             balancing: tree.number("proc/sys/kernel/numa_balancing"),
         }
     }

@@ -1,8 +1,8 @@
 //! The kernel: its version, io_uring, and the limits of this process.
 
-use super::tree::{Tree, field};
 use super::{Finding, Findings, Wish};
 use crate::config::Driver;
+use crate::runtime::tree::{Tree, field};
 
 /// The first version with all that the ring is set up with.
 const RING_SINCE: (u64, u64) = (6, 1);

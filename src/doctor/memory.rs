@@ -1,7 +1,7 @@
 //! Memory: large pages behind our back, and swap.
 
-use super::tree::Tree;
 use super::{Finding, Findings};
+use crate::runtime::tree::Tree;
 
 const THP: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 /// Above this the kernel swaps a process out while it still has page cache to give up.

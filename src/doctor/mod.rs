@@ -24,13 +24,13 @@ mod report;
 mod sockets;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 use crate::config::{Config, Cores, Driver};
 use crate::net;
+use crate::runtime::nodes;
 
+pub use crate::runtime::tree::Tree;
 pub use report::Report;
-pub use tree::Tree;
 
 /// How a thing stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,12 +104,14 @@ struct Wish {
 }
 
 impl Wish {
-    /// By the configuration; without one, every CPU that this process may use.
-    fn of(config: Option<&Config>, allowed: &[usize]) -> Wish {
+    /// By the configuration; without one, what the gateway takes of itself.
+    fn of(tree: &Tree, config: Option<&Config>, allowed: &[usize]) -> Wish {
         let driver = config.map_or(Driver::Auto, |config| config.server.driver);
         match config.map(|config| &config.server.cores) {
             Some(Cores::List(cores)) => Wish { cores: cores.clone(), listed: true, driver },
-            Some(Cores::Auto) | None => Wish { cores: allowed.to_vec(), listed: false, driver },
+            Some(Cores::Auto) | None => {
+                Wish { cores: nodes::auto(tree, allowed).cpus, listed: false, driver }
+            }
         }
     }
 }
@@ -130,7 +132,7 @@ fn host(
     steering: Option<f64>,
 ) -> Vec<Finding> {
     let allowed = cpu::allowed(tree);
-    let wish = Wish::of(config, &allowed);
+    let wish = Wish::of(tree, config, &allowed);
     let mut all = kernel::judge(&kernel::Facts::read(tree, probe), &wish);
     all.extend(clock::judge(&clock::Facts::read(tree, steering)));
     all.extend(sockets::judge(&sockets::Facts::read(tree)));

@@ -2,8 +2,9 @@
 //!
 //! Only cards with a device behind them count: bridges, tunnels and a container's `veth` do not.
 
-use super::tree::{Tree, list, mask};
-use super::{Finding, Findings, Wish, cpu};
+use super::{Finding, Findings, Wish};
+use crate::runtime::nodes;
+use crate::runtime::tree::{Tree, list, mask};
 
 const NET: &str = "sys/class/net";
 
@@ -31,13 +32,8 @@ pub(super) struct Card {
 
 impl Facts {
     pub(super) fn read(tree: &Tree) -> Facts {
-        let up = |name: &&String| {
-            let state = tree.text(&format!("{NET}/{name}/operstate"));
-            tree.has(&format!("{NET}/{name}/device")) && state.as_deref() != Some("down")
-        };
-        let names = tree.names(NET);
-        let cards = names.iter().filter(up).map(|name| card(tree, name)).collect();
-        Facts { cards, nodes: cpu::nodes(tree) }
+        let cards = nodes::cards(tree).iter().map(|name| card(tree, name)).collect();
+        Facts { cards, nodes: nodes::nodes(tree) }
     }
 }
 
@@ -62,7 +58,7 @@ fn card(tree: &Tree, name: &str) -> Card {
         interrupts: interrupts
             .filter_map(|irq| tree.cpus(&format!("proc/irq/{irq}/smp_affinity_list")))
             .collect(),
-        node: tree.number(&format!("{folder}/device/numa_node")).map(|node| node as usize),
+        node: nodes::node_of(tree, name),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Settings of the kernel's sockets that a gateway with many connections meets.
 
-use super::tree::Tree;
 use super::{Finding, Findings};
 use crate::net::BACKLOG;
+use crate::runtime::tree::Tree;
 
 /// Below this many ports new connections to one replica may run out of them.
 const PORTS: u64 = 16_384;

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-#[path = "../../tests/support/host_tree.rs"]
-mod host_tree;
-use host_tree::{SERVER, VM, unpack};
+use crate::runtime::host_tree::{SERVER, VM, unpack};
 
 /// The levels by name of what is found on a host.
 fn levels(tree: &str, config: Option<&str>) -> BTreeMap<String, Level> {
@@ -65,6 +63,14 @@ fn a_server_as_distributions_ship_it_has_much_to_mend() {
         "xps eth0",
     ];
     assert_eq!(at(&levels, Level::Warn), warned);
+}
+
+#[test]
+fn cores_that_nobody_lists_are_on_one_node_and_near_the_card() {
+    let levels = levels(SERVER, None);
+    for name in ["cores", "numa", "card-node eth0"] {
+        assert_eq!(levels.get(name), Some(&Level::Ok), "{name}");
+    }
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub(super) enum Attempt {
     Late(&'static str),
     /// The replica has no room: nothing ran, and it is not ill. Its message.
     Full(String),
+    /// The replica does not take our key, with this status: nothing ran, and its engine is not ill.
+    Denied(u16),
     /// The gateway ends.
     Stopped,
     /// The replica failed; what that says of its health, and of the reason, in our words.
@@ -76,6 +78,7 @@ impl Attempt {
             Attempt::Stopped => "stopped",
             Attempt::Late(_) => "late",
             Attempt::Full(_) => "full",
+            Attempt::Denied(_) => "denied",
             Attempt::Failed(failure, _) | Attempt::Said(failure, ..) => match failure {
                 Some(ReplicaFailure::Refused) => "refused",
                 Some(ReplicaFailure::Broken) => "broken",

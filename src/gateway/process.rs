@@ -35,7 +35,9 @@ use crate::replicas::{Fleet, Tone, Upkeep};
 use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
+use crate::runtime::nodes;
 use crate::runtime::snapshot::Snapshot;
+use crate::runtime::tree::Tree;
 use crate::telemetry::{AccessLog, AccessWriter, Exporter, Traces};
 use crate::tenants::quota;
 use crate::usage::{UsageSink, UsageWriter};
@@ -90,7 +92,7 @@ impl Gateway {
         let config = Arc::new(config);
         let log = log(&config);
         let driver = driver(&config, &log)?;
-        let cpus = cpus(&config)?;
+        let cpus = cpus(&config, &log)?;
         let traces = config.otel.as_ref().map(|otel| Arc::new(Traces::new(otel)));
         let (usage, writer) = usage_log(&config, &log, traces.as_ref())?;
         let (access, access_writer) = access_log(&config)?.unzip();
@@ -312,11 +314,15 @@ fn budgets(
     Ok(shared.map_err(|e| format!("cannot use store in [quota]: {e}"))?.map(Arc::new))
 }
 
-fn cpus(config: &Config) -> Result<Vec<usize>, String> {
-    match &config.server.cores {
-        CoreList::Auto => affinity::allowed().map_err(|e| format!("cannot list the CPUs: {e}")),
-        CoreList::List(list) => Ok(list.clone()),
-    }
+/// The CPUs of the cores.
+fn cpus(config: &Config, log: &Log) -> Result<Vec<usize>, String> {
+    let CoreList::List(list) = &config.server.cores else {
+        let allowed = affinity::allowed().map_err(|e| format!("cannot list the CPUs: {e}"))?;
+        let auto = nodes::auto(&Tree::at("/"), &allowed);
+        auto.why.iter().for_each(|why| log.info(why));
+        return Ok(auto.cpus);
+    };
+    Ok(list.clone())
 }
 
 /// What the control thread takes over.

@@ -92,7 +92,7 @@ fn cost(
 }
 
 /// Counting tokens runs on no GPU.
-fn is_free(endpoint: Endpoint) -> bool {
+pub(super) fn is_free(endpoint: Endpoint) -> bool {
     matches!(endpoint, Endpoint::Tokenize | Endpoint::Detokenize | Endpoint::CountTokens)
 }
 

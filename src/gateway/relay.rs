@@ -178,6 +178,7 @@ async fn wait_failed(
             Failure::Upstream(format!("the replica went silent ({limit})"))
         }
         Attempt::Full(reason) => Failure::Full(reason),
+        Attempt::Denied(_) => Failure::Upstream(upstream::DENIED.to_owned()),
         Attempt::Failed(_, reason) | Attempt::Said(.., reason) => Failure::Upstream(reason),
         Attempt::Stopped => Failure::Stopping,
     };

@@ -51,6 +51,8 @@ pub(super) struct Ticket<'t> {
     pub spending: Spending,
     /// What its tenant's share of the pool was charged.
     pub charged: Option<Charged>,
+    /// A limit of ours ended it: the engine took too long.
+    kept_waiting: bool,
     /// The caller's own limit on the wait for the first content, in ms.
     pub deadline_ms: Option<u64>,
     /// What became of it at the pool that prefills for its own, if one may.
@@ -139,6 +141,7 @@ impl<'t> Ticket<'t> {
             queue_ns: 0,
             legs: None,
             charged: None,
+            kept_waiting: false,
             sent_ns: None,
             connecting: false,
             quiet_since_ms: core.sweep.now_ms(),
@@ -461,6 +464,7 @@ impl<'t> Ticket<'t> {
         if !self.head_sent {
             self.status = failure.status();
         }
+        self.kept_waiting = matches!(failure, Failure::Deadline(limit) if *limit != CALLERS_LIMIT);
         self.ended(failure.outcome());
     }
 

@@ -31,6 +31,8 @@ use crate::replicas::{Failure as ReplicaFailure, InFlight, Lane, Replica};
 
 /// The limit on connecting.
 const CONNECT: &str = "timeouts.connect_ms";
+/// What a client hears when nobody takes our key.
+pub(super) const DENIED: &str = "the replica does not take the gateway's key";
 
 /// Would another replica be asked, should this attempt fail now?
 pub(super) fn another(core: &Core, plan: &Plan<'_>, ticket: &Ticket<'_>) -> bool {
@@ -154,7 +156,8 @@ pub(super) fn note(core: &Core, replica: &Arc<Replica>, why: &Attempt, ticket: &
             (ReplicaFailure::Draining, "its engine is shutting down")
         }
         Attempt::Said(Some(failure), ..) => (*failure, "its engine answered with an error"),
-        Attempt::Full(_) => return replica.health.full(core.sweep.now_ms()),
+        Attempt::Full(_) => return replica.health.unwilling(core.sweep.now_ms()),
+        Attempt::Denied(status) => return denied(core, replica, *status),
         // Silence is how a vLLM freezes that is shut down; a caller's own limit says nothing.
         Attempt::Late(limit) if *limit == FIRST_TOKEN => (ReplicaFailure::Broken, *limit),
         _ => return,
@@ -165,6 +168,17 @@ pub(super) fn note(core: &Core, replica: &Arc<Replica>, why: &Attempt, ticket: &
 fn blame(core: &Core, replica: &Replica, failure: ReplicaFailure, reason: &str) {
     if replica.health.failed(failure, core.sweep.now_ms()) {
         core.shared.log.warn(&format!("replica {} ejected: {reason}", replica.id));
+    }
+}
+
+/// Who answers at once and has nothing to do would draw every request.
+fn denied(core: &Core, replica: &Replica, status: u16) {
+    let now_ms = core.sweep.now_ms();
+    if replica.health.denied(now_ms) {
+        core.shared.log.warn(&format!(
+            "replica {} answers {status}: does it want another api_key than its pool has?",
+            replica.id
+        ));
     }
 }
 
@@ -183,6 +197,7 @@ fn given_up(why: Attempt) -> Failure {
         Attempt::Stopped => Failure::Stopping,
         Attempt::Late(limit) => Failure::Deadline(limit),
         Attempt::Full(reason) => Failure::Full(reason),
+        Attempt::Denied(_) => Failure::Upstream(DENIED.to_owned()),
         Attempt::Failed(Some(ReplicaFailure::Refused), _) => Failure::NoHealthyReplica,
         Attempt::Failed(_, reason) | Attempt::Said(.., reason) => Failure::Upstream(reason),
     }

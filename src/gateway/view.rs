@@ -209,7 +209,7 @@ impl Scratch {
             fleet.add(&others);
             self.others.push(others);
         }
-        self.leave_out_full(asks);
+        self.leave_out_unwilling(asks);
         if heard {
             for (candidate, others) in self.candidates.iter_mut().zip(&self.others) {
                 others.add_to(candidate, &fleet, lanes.len());
@@ -218,17 +218,18 @@ impl Scratch {
         Seen { candidates: &self.candidates }
     }
 
-    /// Leaves out who has said that it is full while another has not. It answers at once and has
+    /// Leaves out who is full or does not serve us while another does. It answers at once and has
     /// nothing to do, so that every policy would send it the next request, too.
-    fn leave_out_full(&mut self, asks: &Asks<'_>) {
-        let full = |lane: &Lane| lane.replica.health.is_full(asks.now_ms);
+    fn leave_out_unwilling(&mut self, asks: &Asks<'_>) {
+        let unwilling = |lane: &Lane| lane.replica.health.is_unwilling(asks.now_ms);
         let mut pairs = self.candidates.iter().zip(&asks.pool.lanes);
-        if !asks.pool.lanes.iter().any(full) || !pairs.any(|(it, lane)| it.eligible && !full(lane))
+        if !asks.pool.lanes.iter().any(unwilling)
+            || !pairs.any(|(it, lane)| it.eligible && !unwilling(lane))
         {
             return;
         }
         for (it, lane) in self.candidates.iter_mut().zip(&asks.pool.lanes) {
-            it.eligible &= !full(lane);
+            it.eligible &= !unwilling(lane);
         }
     }
 

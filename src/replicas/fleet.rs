@@ -40,7 +40,7 @@ impl Served {
 pub enum Unresolved {
     /// Nobody serves it.
     Unknown,
-    /// Some replica has never answered, so it may yet turn out to serve it.
+    /// Nobody of a pool that does not say what it serves has ever answered: it may be that.
     NotLearned,
     /// No name was given and there is more than one pool.
     NoName,
@@ -144,8 +144,9 @@ impl Fleet {
                 prefill.insert(index, apart.served);
                 continue;
             }
-            let remembers = !pool.replicas.is_empty() || pool.state.remembers();
-            all_learned &= remembers && pool.replicas.iter().all(|r| r.models.load().is_some());
+            let told = pool.replicas.iter().any(|replica| replica.models.load().is_some());
+            let remembers = pool.replicas.is_empty() && pool.state.remembers();
+            all_learned &= told || remembers || settings.model.is_some();
             names.pool(index, pool, settings);
         }
         Fleet { pools, served: names.served, prefill, all_learned, entries: names.entries }

@@ -14,6 +14,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crate::runtime::seldom::Seldom;
+
 /// Failures in a row before a replica is ejected.
 const FAILURES_MAX: u32 = 3;
 /// First ejection; doubled each time in a row.
@@ -30,8 +32,8 @@ const EVIDENCE_MS: u64 = 5_000;
 const RAMP_MS: u64 = 10_000;
 /// The share that it begins with.
 const RAMP_MIN: f64 = 0.1;
-/// Who says that it is full is left alone so long.
-const FULL_MS: u64 = 1_000;
+/// Who says that it is full, or does not take our key, is left alone so long.
+const UNWILLING_MS: u64 = 1_000;
 /// A suspect that no probe can clear gets a client's request as its trial after so long.
 const SUSPECT_MS: u64 = 30_000;
 
@@ -107,8 +109,10 @@ pub struct Health {
     ejected_until_ms: AtomicU64,
     trial_at_ms: AtomicU64,
     succeeded_at_ms: AtomicU64,
-    /// It has said that it is full, and it may be until then.
-    full_until_ms: AtomicU64,
+    /// It is left alone until then.
+    unwilling_until_ms: AtomicU64,
+    /// That it does not take our key.
+    denied_said: Seldom,
     probes_failed: AtomicU32,
     probes_ok: AtomicU32,
     /// It ejected itself: it said that it takes no more work.
@@ -217,15 +221,21 @@ impl Health {
         }
     }
 
-    /// It says that it has no room. That is no illness, but others come first for a while.
-    pub fn full(&self, now_ms: u64) {
-        self.full_until_ms.store(now_ms.saturating_add(FULL_MS), Relaxed);
+    /// It has no room, or does not serve us. That is no illness, but others come first for a while.
+    pub fn unwilling(&self, now_ms: u64) {
+        self.unwilling_until_ms.store(now_ms.saturating_add(UNWILLING_MS), Relaxed);
     }
 
-    /// Has it said within a second that it has no room?
+    /// It does not take our key. True when that is to be said.
+    pub fn denied(&self, now_ms: u64) -> bool {
+        self.unwilling(now_ms);
+        self.denied_said.due(now_ms)
+    }
+
+    /// Has it been unwilling within a second?
     #[must_use]
-    pub fn is_full(&self, now_ms: u64) -> bool {
-        now_ms < self.full_until_ms.load(Relaxed)
+    pub fn is_unwilling(&self, now_ms: u64) -> bool {
+        now_ms < self.unwilling_until_ms.load(Relaxed)
     }
 
     /// A request failed. True when that ejected the replica now.
@@ -374,12 +384,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_full_is_so_for_a_second_and_never_ill() {
+    fn who_is_unwilling_is_so_for_a_second_and_never_ill() {
         let h = Health::default();
         h.succeeded(1_000);
-        h.full(2_000);
-        assert!(h.is_full(2_999) && !h.is_full(3_000));
+        h.unwilling(2_000);
+        assert!(h.is_unwilling(2_999) && !h.is_unwilling(3_000));
         assert!(h.eligible(2_500) && h.state(2_500) == State::Up);
+        assert!(h.denied(5_000) && h.is_unwilling(5_999));
+        assert!(!h.denied(64_999) && h.denied(65_000), "said once a minute");
     }
 
     #[test]

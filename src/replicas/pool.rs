@@ -17,6 +17,7 @@ use crate::openai::models::Entry;
 use crate::prefix::{Index, Limits, SLOTS_MAX, Slot};
 use crate::prompt::model::Model;
 use crate::prompt::standing::Standing;
+use crate::runtime::seldom::Seldom;
 
 /// Lanes that a pool can have: as many as its index has slots.
 pub const LANES_MAX: usize = SLOTS_MAX;
@@ -182,6 +183,8 @@ pub struct PoolState {
     pub outbox: Outbox,
     /// Whether the source of its members is well.
     pub source: SourceHealth,
+    /// That its pair does not prefill for it.
+    pub unpaired_said: Seldom,
     cores: usize,
     seats: Mutex<Seats>,
     /// Models and adapters that any replica has listed, in order.
@@ -219,6 +222,7 @@ impl PoolState {
             }),
             outbox: Outbox::default(),
             source: SourceHealth::default(),
+            unpaired_said: Seldom::default(),
             cores,
             seats: Mutex::default(),
             names: Mutex::default(),

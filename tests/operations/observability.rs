@@ -245,7 +245,7 @@ fn panels_have_names_ids_and_places_of_their_own() {
 }
 
 /// What users may rely on: names, labels, and the values of labels that are always listed.
-const PROMISED: [(&str, &str); 37] = [
+const PROMISED: [(&str, &str); 38] = [
     ("expedite_requests_total", "pool endpoint outcome"),
     ("expedite_ttft_seconds", "pool"),
     ("expedite_tpot_seconds", "pool"),
@@ -277,6 +277,7 @@ const PROMISED: [(&str, &str); 37] = [
     ("expedite_connections", "side=client,upstream,upstream_idle"),
     ("expedite_access_lines_total", "result=written,dropped,failed"),
     ("expedite_otel_exported_total", "signal=spans,logs result=exported,dropped,refused"),
+    ("expedite_core_connections", "core"),
     ("expedite_core_cpu_seconds_total", "core"),
     ("process_cpu_seconds_total", ""),
     ("process_resident_memory_bytes", ""),

@@ -35,7 +35,8 @@ const KEEP: &str = "{\"do_remote_decode\":true,\"do_remote_prefill\":false}";
 /// the prompt's own tokens were worth, or the beams of a search.
 const AT_ONE_PLACE: [&str; 2] = ["prompt_logprobs", "use_beam_search"];
 
-/// One in so many prompts goes to who is taken to be too busy: else nobody would see that it is not.
+/// One in so many prompts goes to who is taken to be too busy, since nobody would see otherwise
+/// that it is not any more.
 const TRIAL: u64 = 16;
 
 /// How the prompt of a request may be prefilled elsewhere.
@@ -313,5 +314,9 @@ pub(super) fn count_direct(core: &Core, plan: &Plan<'_>, leg: &Leg) {
 fn fell_back(core: &Core, plan: &Plan<'_>, why: &str) {
     count(core, plan, PrefillResult::FellBack);
     let pool = &plan.pool.name;
+    // The metric has each.
+    if !plan.pool.state.unpaired_said.due(core.sweep.now_ms()) {
+        return;
+    }
     core.shared.log.warn(&format!("pool {pool}: a prompt was not prefilled by its pair: {why}"));
 }

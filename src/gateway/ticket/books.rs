@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::super::quota::is_free;
 use super::{Ticket, ms};
 use crate::admin::{OPERATIONS, PoolCells, Stage};
 use crate::openai::Endpoint;
@@ -23,7 +24,8 @@ impl Ticket<'_> {
     ) -> UsageRecord {
         let call = self.call.as_ref();
         let usage = self.usage;
-        let (input, output) = self.used(outcome);
+        let free = is_free(endpoint);
+        let (input, output) = if free { (0, 0) } else { self.used(outcome) };
         let settled = self.spending.settled();
         let cached = usage.and_then(|u| u.cached_tokens);
         let price = call.and_then(|c| c.pool.price);
@@ -68,7 +70,8 @@ impl Ticket<'_> {
     }
 
     /// Tokens of input and output that the engine worked on: its own word, or what we saw. A
-    /// request that it refused or failed before any content cost it nothing that counts.
+    /// request that it refused, or failed or let wait before any content, costs nothing; one whose
+    /// caller would not wait any longer is paid as one that has left.
     pub(super) fn used(&self, outcome: Outcome) -> (u64, u64) {
         if let Some(usage) = self.usage {
             return (usage.prompt_tokens, usage.completion_tokens);
@@ -78,7 +81,7 @@ impl Ticket<'_> {
         let worked = matches!(
             outcome,
             Outcome::Ok | Outcome::ClientCancelled | Outcome::Truncated | Outcome::Deadline
-        );
+        ) && !self.kept_waiting;
         let sent = self.sent_ns.is_some() || self.was_prefilled();
         let ran = sent && (worked || output > 0);
         let counted = self.prompt.as_ref().map(|prompt| prompt.tokens);

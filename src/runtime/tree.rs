@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::runtime::files;
+use super::files;
 
 /// No file of the kernel's that is read here is longer; a longer one is not read.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -20,23 +20,23 @@ impl Tree {
     }
 
     /// The text of a file without the white space around it; `None` when it cannot be read.
-    pub(super) fn text(&self, path: &str) -> Option<String> {
+    pub fn text(&self, path: &str) -> Option<String> {
         let bytes = files::read(&self.0.join(path), FILE_BYTES_MAX).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
     /// A file that holds one number.
-    pub(super) fn number(&self, path: &str) -> Option<u64> {
+    pub fn number(&self, path: &str) -> Option<u64> {
         self.text(path)?.parse().ok()
     }
 
     /// A file that holds a list of CPUs.
-    pub(super) fn cpus(&self, path: &str) -> Option<Vec<usize>> {
+    pub fn cpus(&self, path: &str) -> Option<Vec<usize>> {
         Some(cpus(&self.text(path)?))
     }
 
     /// Names in a folder, sorted; none when it cannot be read.
-    pub(super) fn names(&self, path: &str) -> Vec<String> {
+    pub fn names(&self, path: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.join(path)).into_iter().flatten().flatten();
         let mut names: Vec<_> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -45,19 +45,19 @@ impl Tree {
     }
 
     /// Whether there is something at a path.
-    pub(super) fn has(&self, path: &str) -> bool {
+    pub fn has(&self, path: &str) -> bool {
         self.0.join(path).exists()
     }
 }
 
 /// The value behind `name` and a colon in a file such as `/proc/self/status`.
-pub(super) fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+pub fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let value = |line: &'t str| line.strip_prefix(name)?.strip_prefix(':');
     text.lines().find_map(value).map(str::trim)
 }
 
 /// Reads a list of CPUs such as `0-3,8`; what is no number is left out.
-pub(super) fn cpus(list: &str) -> Vec<usize> {
+pub fn cpus(list: &str) -> Vec<usize> {
     let mut all = Vec::new();
     for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -69,7 +69,7 @@ pub(super) fn cpus(list: &str) -> Vec<usize> {
 }
 
 /// Writes a list of CPUs as the kernel does: `0-3,8`.
-pub(super) fn list(cpus: &[usize]) -> String {
+pub fn list(cpus: &[usize]) -> String {
     let mut cpus = cpus.to_vec();
     cpus.sort_unstable();
     cpus.dedup();
@@ -88,7 +88,7 @@ pub(super) fn list(cpus: &[usize]) -> String {
 }
 
 /// Writes CPUs as a mask of hexadecimal words of 32 bits, as `rps_cpus` takes it.
-pub(super) fn mask(cpus: &[usize]) -> String {
+pub fn mask(cpus: &[usize]) -> String {
     let words = cpus.iter().max().map_or(0, |most| most / 32) + 1;
     let word = |at: usize| {
         let own = cpus.iter().filter(|cpu| *cpu / 32 == at);
