@@ -101,7 +101,9 @@ fn measure(relay: &mut dyn Relay, bytes: usize) -> f64 {
                 }
                 client.read_exact(&mut got).expect("received");
                 assert!(got == sent, "the bytes are the same");
-                sender.map(|sender| sender.join().expect("sent"));
+                if let Some(sender) = sender {
+                    sender.join().expect("sent");
+                }
             }
         });
     });

@@ -329,3 +329,119 @@ fn a_reused_connection_that_dies_is_replaced_free_of_charge() {
     assert!(bed.metric("expedite_reuse_races_total", "") > 0.0);
     assert_eq!(bed.metric("expedite_retries_total", ""), 0.0);
 }
+
+fn of_type(kind: &str, framing: &str, body: &str) -> Vec<u8> {
+    let kind = if kind.is_empty() { String::new() } else { format!("content-type: {kind}\r\n") };
+    format!("HTTP/1.1 200 OK\r\n{kind}{framing}\r\n\r\n{body}").into_bytes()
+}
+
+/// Answers of a form that nobody asked for, by whether a stream was.
+fn wrong_forms() -> Vec<(&'static str, bool, Vec<u8>, After)> {
+    let sse = String::from_utf8([&event("one ")[..], &usage_event(3, 1)].concat()).expect("text");
+    let done = format!("{sse}data: [DONE]\n\n");
+    let framed =
+        |kind: &str, body: &str| of_type(kind, &format!("content-length: {}", body.len()), body);
+    let json = "application/json";
+    let cut = r#"{"choices":[{"message":{"content":"one"}}"#;
+    let mut forms = vec![
+        ("html for JSON", false, framed("text/html", "<html></html>"), After::Keep),
+        ("nothing for JSON", false, framed(json, ""), After::Keep),
+        ("words for JSON", false, framed(json, "oops"), After::Keep),
+        ("a list for JSON", false, framed(json, "[]"), After::Keep),
+        ("a stream for JSON", false, framed("text/event-stream", &done), After::Keep),
+        ("JSON cut by its end", false, of_type(json, "connection: close", cut), After::Close),
+        ("JSON of no length", true, of_type(json, "connection: close", cut), After::Close),
+        ("html for a stream", true, framed("text/html", "<html></html>"), After::Keep),
+        ("nothing for a stream", true, framed("text/event-stream", ""), After::Keep),
+    ];
+    for kind in ["text/html", json, ""] {
+        forms.push(("a stream of another type", true, framed(kind, &done), After::Keep));
+        forms.push(("one without its end", true, framed(kind, &sse), After::Keep));
+    }
+    forms
+}
+
+#[test]
+fn an_answer_of_the_wrong_form_is_a_failure_and_never_a_success() {
+    for (name, stream, bytes, after) in wrong_forms() {
+        all_are_served(name, &bad(bytes.clone(), after), &good(), stream);
+        let alone = bad(bytes, after);
+        let bed = Bed::of(&[alone.addr]);
+        let answer = ask(bed.addr, &chat(stream));
+        assert_eq!(answer.status(), 502, "{name}: {}", answer.text());
+        assert_eq!(answer.json()["error"]["code"], "upstream_error", "{name}");
+        assert_eq!(bed.records(1)[0]["outcome"], "upstream_error", "{name}");
+    }
+    // What says where it ends only by ending is not passed on before it is whole.
+    let long = format!("{{\"choices\":[],\"x\":\"{}", "x".repeat(2 << 20));
+    let engine = bad(of_type("application/json", "connection: close", &long), After::Close);
+    assert_eq!(ask(Bed::of(&[engine.addr]).addr, &chat(false)).status(), 502);
+    // Whole JSON is an answer, however it ends, and also where a stream was asked for.
+    let whole = String::from_utf8(good_answer()).expect("text");
+    let body = whole.split("\r\n\r\n").nth(1).expect("a body");
+    let engine = bad(of_type("application/json", "connection: close", body), After::Close);
+    let bed = Bed::of(&[engine.addr]);
+    for stream in [false, true] {
+        assert_eq!(ask(bed.addr, &chat(stream)).text(), body);
+    }
+    assert!(bed.records(2).iter().all(|r| r["outcome"] == "ok" && r["output_tokens"] == 2));
+}
+
+/// A refusal is the caller's to read, in whatever form an engine puts it.
+#[test]
+fn an_engines_refusal_inside_of_a_200_has_its_own_status() {
+    let error = r#"{"error":{"message":"no such tool","type":"BadRequestError","code":400}}"#;
+    let anthropic = r#"{"type":"error","error":{"type":"invalid_request_error","message":"no"}}"#;
+    let event = |error: &str| format!("data: {error}\n\n").into_bytes();
+    for (name, stream, error, bytes) in [
+        ("an event", true, error, parts(&[&event(error), DONE])),
+        ("an event without a code", true, anthropic, parts(&[&event(anthropic), DONE])),
+        ("behind a role", true, error, parts(&[&[ROLE, &event(error)].concat(), DONE])),
+        ("an answer", false, error, json(200, error)),
+    ] {
+        let engines = [bad(bytes.clone(), After::Close), bad(bytes, After::Close)];
+        let bed = Bed::of(&engines.each_ref().map(|e| e.addr));
+        for _ in 0..10 {
+            let answer = ask(bed.addr, &chat(stream));
+            assert_eq!((answer.status(), answer.text().as_str()), (400, error), "{name}");
+            assert_eq!(answer.field("content-type"), Some("application/json"), "{name}");
+            assert_eq!(answer.field("x-gateway-attempts"), Some("1"), "{name}");
+        }
+        let records = bed.records(10);
+        let refused = |r: &serde_json::Value| {
+            r["outcome"] == "rejected_invalid" && r["status"] == 400 && r["output_tokens"] == 0
+        };
+        assert!(records.iter().all(refused), "{name}: {}", records[0]);
+        assert_eq!(bed.metric("expedite_replica_up", ""), 2.0, "{name}");
+        assert_eq!(bed.metric("expedite_retries_total", ""), 0.0, "{name}");
+    }
+}
+
+/// Once the role is out there is no status left: the words come in band, without an end.
+#[test]
+fn a_refusal_behind_a_role_that_was_sent_is_told_in_band() {
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let engine = Engine::start(move |_, wire| {
+        wire.write_all(&parts(&[ROLE]))?;
+        let _ = wait.lock().expect("lock").recv();
+        let error = b"data: {\"error\":{\"message\":\"no\",\"code\":400}}\n\n";
+        wire.write_all(&[chunk(error), chunk(DONE), LAST_CHUNK.to_vec()].concat())?;
+        Ok(After::Keep)
+    });
+    let bed = Bed::of(&[engine.addr]);
+    let mut client = Client::connect(bed.addr);
+    client.send(&chat(true));
+    let mut bytes = Vec::new();
+    while common::find(&bytes, b"\"role\"").is_none() {
+        bytes.extend(client.read_some(1));
+    }
+    go.send(()).expect("the engine waits");
+    bytes.extend(client.rest().0);
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.contains("\"code\":400") && !text.contains("[DONE]"), "{text}");
+    assert!(common::find(&bytes, b"\r\n0\r\n").is_none(), "{text}");
+    let record = &bed.records(1)[0];
+    assert_eq!((&record["outcome"], &record["attempts"]), (&"rejected_invalid".into(), &1.into()));
+    assert_eq!(bed.metric("expedite_retries_total", ""), 0.0);
+}

@@ -3,12 +3,14 @@
 
 mod common;
 
-use common::engine::{After, Engine, STREAM_HEAD, json};
+use common::engine::{After, Engine, LAST_CHUNK, STREAM_HEAD, event, json};
 use common::faults::{
     at_rest, chat_for_acme, cut_stream, error_event, failing, finish_event, hello, in_front_of,
     role_event, states, stream_for_acme, whole_stream,
 };
-use common::{Client, ask, eventually};
+use common::gateway::AUTH;
+use common::{Client, Response, ask, eventually, post_with};
+use serde_json::{Value, json};
 
 const ANSWER: &str = "{\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\
     \"content\":\"hello\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":7,\
@@ -256,4 +258,161 @@ fn a_replica_that_fails_what_another_serves_is_ejected() {
         assert_eq!(answer.words(), "hello", "{}", answer.text());
     }
     assert_eq!(states(&bed)[0], "ejected");
+}
+
+/// An event of messages or responses, whose type stands in it.
+fn typed(data: &Value) -> Vec<u8> {
+    let kind = data["type"].as_str().expect("type");
+    format!("event: {kind}\ndata: {data}\n\n").into_bytes()
+}
+
+/// The stream of `/v1/responses` that says `hello`, as the replica of this name writes it.
+fn response(replica: &str) -> Vec<Vec<u8>> {
+    let id = format!("resp_{replica}");
+    let body = |status: &str| json!({"id": id, "object": "response", "status": status});
+    let at = |kind: &str, sequence: u32| {
+        let item = format!("msg_{replica}");
+        json!({"type": kind, "sequence_number": sequence, "output_index": 0, "content_index": 0,
+               "item_id": item})
+    };
+    let with = |mut event: Value, name: &str, value: Value| {
+        event[name] = value;
+        typed(&event)
+    };
+    let part = json!({"type": "output_text", "text": "", "annotations": []});
+    let item = json!({"id": format!("msg_{replica}"), "type": "message", "content": []});
+    let mut done = body("completed");
+    done["usage"] = json!({"input_tokens": 7, "output_tokens": 2, "total_tokens": 9});
+    vec![
+        with(at("response.created", 0), "response", body("in_progress")),
+        with(at("response.in_progress", 1), "response", body("in_progress")),
+        with(at("response.output_item.added", 2), "item", item),
+        with(at("response.content_part.added", 3), "part", part),
+        with(at("response.output_text.delta", 4), "delta", "hel".into()),
+        with(at("response.output_text.delta", 5), "delta", "lo".into()),
+        with(at("response.output_text.done", 6), "text", "hello".into()),
+        with(at("response.completed", 7), "response", done),
+    ]
+}
+
+/// The stream of `/v1/messages` that says `hello`, with a ping.
+fn message(replica: &str) -> Vec<Vec<u8>> {
+    let usage = json!({"input_tokens": 7, "output_tokens": 0});
+    let start = json!({"id": format!("msg_{replica}"), "role": "assistant", "usage": usage});
+    let delta = |text: &str| {
+        let delta = json!({"type": "text_delta", "text": text});
+        json!({"type": "content_block_delta", "index": 0, "delta": delta})
+    };
+    [
+        json!({"type": "message_start", "message": start}),
+        json!({"type": "content_block_start", "index": 0,
+               "content_block": {"type": "text", "text": ""}}),
+        json!({"type": "ping"}),
+        delta("hel"),
+        delta("lo"),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"},
+               "usage": {"input_tokens": 7, "output_tokens": 2}}),
+        json!({"type": "message_stop"}),
+    ]
+    .iter()
+    .map(typed)
+    .collect()
+}
+
+fn types(events: &[Value]) -> Vec<&str> {
+    events.iter().filter_map(|event| event["type"].as_str()).collect()
+}
+
+fn whole(events: &[Vec<u8>]) -> Vec<u8> {
+    [cut_stream(events), LAST_CHUNK.to_vec()].concat()
+}
+
+fn respond() -> Vec<u8> {
+    post_with("/v1/responses", AUTH, "{\"model\":\"m\",\"input\":\"x\",\"stream\":true}")
+}
+
+fn send_message() -> Vec<u8> {
+    let json = "{\"model\":\"m\",\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\
+                \"content\":\"x\"}],\"stream\":true}";
+    post_with("/v1/messages", AUTH, json)
+}
+
+#[test]
+fn what_opened_a_stream_is_opened_once_wherever_the_first_replica_broke() {
+    for (request, first, second) in
+        [(respond(), response("a"), response("b")), (send_message(), message("a"), message("b"))]
+    {
+        let sent: Vec<Value> = Response::parse(&whole(&second)).events();
+        let content = sent.iter().position(|event| event["delta"] != Value::Null);
+        for n in 0..=content.expect("a delta") {
+            let engines = failing(2, 1, (&cut_stream(&first[..n]), After::Reset), &whole(&second));
+            let bed = in_front_of(&engines, "");
+            let answer = ask(bed.addr, &request);
+            let events = answer.events();
+            assert_eq!(types(&events), types(&sent), "{n} before the break");
+            let of_the_first =
+                String::from_utf8_lossy(&first[..n].concat()).matches("_a\"").count();
+            assert_eq!(answer.text().matches("_a\"").count(), of_the_first, "{n}: as it came");
+            let numbers: Vec<_> =
+                events.iter().filter_map(|e| e["sequence_number"].as_u64()).collect();
+            assert!(numbers.iter().enumerate().all(|(at, n)| at as u64 == *n), "{numbers:?}");
+            assert!(answer.complete, "{n}");
+            let record = &bed.records(1)[0];
+            assert_eq!((&record["outcome"], &record["attempts"]), (&"ok".into(), &2.into()));
+            assert_eq!((&record["input_tokens"], &record["output_tokens"]), (&7.into(), &2.into()));
+            assert_eq!(record["tokens_source"], "engine");
+            at_rest(&bed);
+        }
+    }
+}
+
+#[test]
+fn what_was_not_opened_yet_is_opened_in_whatever_order_it_comes() {
+    let mut second = message("b");
+    second.swap(0, 2);
+    let engines = failing(2, 1, (&cut_stream(&message("a")[..1]), After::Reset), &whole(&second));
+    let answer = ask(in_front_of(&engines, "").addr, &send_message());
+    let events = answer.events();
+    let wanted = ["message_start", "ping", "content_block_start", "content_block_delta"];
+    assert_eq!(types(&events)[..4], wanted, "{}", answer.text());
+    assert!(answer.complete && types(&events).ends_with(&["message_stop"]));
+}
+
+/// The client was told of a text; a replica that begins with a thought cannot go on from there.
+#[test]
+fn an_answer_that_does_not_go_on_from_what_was_opened_is_not_joined_to_it() {
+    let mut second = message("b");
+    second[1] = typed(&json!({"type": "content_block_start", "index": 0,
+                              "content_block": {"type": "thinking", "thinking": ""}}));
+    let empty = [message("b")[0].clone(), message("b")[6].clone(), message("b")[7].clone()];
+    for second in [second, empty.to_vec()] {
+        let engines =
+            failing(2, 1, (&cut_stream(&message("a")[..2]), After::Reset), &whole(&second));
+        let bed = in_front_of(&engines, "");
+        let answer = ask(bed.addr, &send_message());
+        let events = answer.events();
+        assert_eq!(types(&events)[..2], ["message_start", "content_block_start"]);
+        assert!(!answer.complete && events.len() == 3, "{}", answer.text());
+        assert!(events[2]["error"].is_object(), "{}", answer.text());
+        assert_eq!(bed.records(1)[0]["outcome"], "upstream_error");
+        assert!(!states(&bed).contains(&"ejected".to_owned()), "its answer is as good as any");
+        at_rest(&bed);
+    }
+}
+
+/// Each choice has a role of its own.
+#[test]
+fn the_roles_of_other_choices_are_not_taken_for_the_first_ones() {
+    let role = |index: u32| {
+        let text = String::from_utf8(role_event()).expect("text");
+        text.replace("\"index\":0", &format!("\"index\":{index}")).into_bytes()
+    };
+    let good = whole_stream(&[role(0), role(1), event("hel"), event("lo"), finish_event("stop")]);
+    let engines = failing(2, 1, (&cut_stream(&[role(0)]), After::Reset), &good);
+    let answer = ask(in_front_of(&engines, "").addr, &stream_for_acme());
+    let roles: Vec<_> =
+        answer.events()[..2].iter().map(|e| e["choices"][0]["index"].clone()).collect();
+    assert_eq!(roles, [0, 1], "{}", answer.text());
+    assert_eq!((answer.text().matches("\"role\"").count(), answer.words()), (2, "hello".into()));
 }

@@ -144,3 +144,64 @@ fn an_answer_too_long_to_be_held_is_cut_short_of_its_length() {
     assert_eq!(bed.records(1)[0]["outcome"], "truncated");
     at_rest(&bed);
 }
+
+/// Streams of the other endpoints whose first event tells of a usage: `n` deltas, then no end.
+fn opened_and_cut(n: usize) -> Vec<(&'static str, &'static str, Vec<u8>, u64)> {
+    let stream = |opening: &[&str], delta: &str| {
+        let event = |data: &&str| format!("data: {data}\n\n").into_bytes();
+        let deltas = std::iter::repeat_n(event(&delta), n);
+        cut_stream(&opening.iter().map(event).chain(deltas).collect::<Vec<_>>())
+    };
+    let usage = "{\"input_tokens\":77,\"output_tokens\":0}";
+    let message = format!("{{\"type\":\"message_start\",\"message\":{{\"usage\":{usage}}}}}");
+    let block = "{\"type\":\"content_block_start\",\"index\":0,\
+                 \"content_block\":{\"type\":\"text\",\"text\":\"\"}}";
+    let created = |usage: &str| {
+        format!("{{\"type\":\"response.created\",\"response\":{{\"usage\":{usage}}}}}")
+    };
+    let text = "{\"type\":\"content_block_delta\",\"delta\":{\"text\":\"x\"},\"index\":0}";
+    let delta = "{\"delta\":\"x\",\"type\":\"response.output_text.delta\"}";
+    let role = "{\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\"}}],\
+                \"usage\":{\"prompt_tokens\":77,\"completion_tokens\":0}}";
+    let word = "{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}";
+    let messages = "{\"model\":\"m\",\"max_tokens\":99,\"messages\":[{\"role\":\"user\",\
+                    \"content\":\"x\"}],\"stream\":true}";
+    let input = "{\"model\":\"m\",\"input\":\"x\",\"stream\":true}";
+    vec![
+        ("/v1/messages", messages, stream(&[&message, block], text), 77),
+        ("/v1/responses", input, stream(&[&created("null")], delta), 0),
+        ("/v1/responses", input, stream(&[&created(usage)], delta), 77),
+        ("/v1/chat/completions", messages, stream(&[role], word), 77),
+    ]
+}
+
+/// What an opening event says of the answer is not what was generated: only an end knows that.
+#[test]
+fn a_stream_that_is_cut_or_left_is_paid_for() {
+    for (path, json, bytes, input) in opened_and_cut(20) {
+        for after in [After::Reset, After::Keep] {
+            let engines = failing(1, 1, (&bytes, after), b"");
+            let bed = in_front_of(&engines, "");
+            let mut client = Client::connect(bed.addr);
+            client.send(&post_with(path, AUTH, json));
+            let mut got = Vec::new();
+            if after == After::Reset {
+                got = client.rest().0;
+            }
+            while got.windows(3).filter(|w| w == b"\"x\"").count() < 20 {
+                got.extend(client.read_some(1));
+            }
+            drop(client);
+            let record = &bed.records(1)[0];
+            let outcome = if after == After::Reset { "truncated" } else { "client_cancelled" };
+            assert_eq!(record["outcome"], outcome, "{path}");
+            assert_eq!(record["output_tokens"], 20, "{path}: {record}");
+            assert_eq!(record["tokens_source"], "gateway", "{path}");
+            // The engine's count of the prompt holds, where it gave one.
+            if input > 0 {
+                assert_eq!(record["input_tokens"], input, "{path}");
+            }
+            at_rest(&bed);
+        }
+    }
+}

@@ -14,8 +14,8 @@ use std::sync::{Mutex, mpsc};
 
 use common::engine::{After, Engine, event, json};
 use common::faults::{cut_stream, role_event, stream_for_acme};
-use common::gateway::{Bed, KEY, Settings};
-use common::{Client, ask, eventually, find, get};
+use common::gateway::{AUTH, Bed, KEY, Settings};
+use common::{Client, ask, eventually, find, get, post_with};
 use expedite::config::KeyDigest;
 use redis_server::Redis;
 use rustix::process::{Pid, Signal, kill_process};
@@ -400,4 +400,42 @@ fn each_record_is_in_the_stream_and_a_store_that_is_away_holds_nobody_up() {
     streamed(40.0);
     assert_eq!(records(&store), lines(&log)[20..]);
     assert_eq!(bed.metric("expedite_usage_records_total", "stream_dropped"), 0.0);
+}
+
+/// Whatever the endpoint: where the engine says what it used, that is what is recorded.
+#[test]
+fn the_engines_usage_is_recorded_on_every_endpoint_that_gives_one() {
+    let long = format!("[{}0.5]", "0.25,".repeat(300_000));
+    let embedding = |vector: &str| {
+        let data = format!("[{{\"object\":\"embedding\",\"index\":0,\"embedding\":{vector}}}]");
+        format!(
+            "{{\"object\":\"list\",\"data\":{data},\"usage\":{{\"prompt_tokens\":12,\
+             \"total_tokens\":12,\"completion_tokens\":0,\"prompt_tokens_details\":null}}}}"
+        )
+    };
+    let words = "x".repeat(2 << 20);
+    let chat = format!(
+        "{{\"choices\":[{{\"message\":{{\"content\":\"{words}\"}},\"finish_reason\":\"stop\"}}],\
+         \"usage\":{{\"prompt_tokens\":12,\"completion_tokens\":5}},\"prompt_logprobs\":null}}"
+    );
+    let rerank = "{\"id\":\"r\",\"results\":[],\"usage\":{\"total_tokens\":12}}".to_owned();
+    let score = "{\"data\":[],\"usage\":{\"prompt_tokens\":12,\"total_tokens\":12}}".to_owned();
+    let input = "\"input\":\"x\"";
+    for (path, members, answer, output) in [
+        ("/v1/embeddings", input, embedding("[0.5]"), 0),
+        ("/v1/embeddings", input, embedding(&long), 0),
+        ("/v1/rerank", "\"query\":\"x\",\"documents\":[\"y\"]", rerank, 0),
+        ("/v1/score", "\"text_1\":\"x\",\"text_2\":\"y\"", score, 0),
+        ("/v1/chat/completions", "\"messages\":[{}]", chat, 5),
+    ] {
+        let engine = Engine::always(json(200, &answer));
+        let bed = Bed::of(&[engine.addr]);
+        let request = post_with(path, AUTH, &format!("{{\"model\":\"m\",{members}}}"));
+        let got = ask(bed.addr, &request);
+        assert!(got.status() == 200 && got.text() == answer, "{path}");
+        let record = &bed.records(1)[0];
+        assert_eq!(record["input_tokens"], 12, "{path}: {record}");
+        assert_eq!(record["output_tokens"], output, "{path}: {record}");
+        assert_eq!(record["tokens_source"], "engine", "{path}");
+    }
 }

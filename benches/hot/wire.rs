@@ -94,7 +94,7 @@ pub(crate) fn sse_events() -> Option<Round> {
     let (_, events) = body();
     let (mut scratch, reader) = (Vec::new(), EventReader::new(Endpoint::ChatCompletions));
     Some(Box::new(move |_| {
-        let (mut usage, mut last) = (0, EventKind::Role);
+        let (mut usage, mut last) = (0, EventKind::Content);
         for event in black_box(&events) {
             let data = sse::data(event, &mut scratch).expect("data");
             let facts = reader.read(data);

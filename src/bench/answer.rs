@@ -127,7 +127,7 @@ impl Answer {
             EventKind::UsageOnly if !self.expected.usage && self.expected.words.is_some() => {
                 return Err(Failure::seen(Kind::UnaskedUsage, data));
             }
-            EventKind::UsageOnly | EventKind::Role => return Ok(()),
+            EventKind::UsageOnly | EventKind::Role(_) => return Ok(()),
             EventKind::Content => {}
         }
         self.finished |= facts.finish;

@@ -3,6 +3,8 @@
 //! An answer is held until it is whole, so that a replica that fails in the middle of one costs
 //! its client nothing: it is asked of another. Only one longer than [`HOLD_BYTES_MAX`] is passed
 //! on as it comes, and then a failure cuts the client's connection short of the promised length.
+//! Where the API answers in JSON, an answer must be one whole JSON object: a page of HTML or half a
+//! body that ended with its connection is a replica's failure.
 
 use std::rc::Rc;
 
@@ -18,7 +20,7 @@ use super::ticket::Ticket;
 use crate::admin::Stage;
 use crate::http1::{PieceKind, ResponseHead, write};
 use crate::net::Stream;
-use crate::openai::{json, read_answer};
+use crate::openai::{self, Endpoint, json, read_answer, usage_in_tail};
 use crate::replicas::Failure as ReplicaFailure;
 use crate::runtime::clock;
 use crate::usage::Outcome;
@@ -26,14 +28,53 @@ use crate::usage::Outcome;
 /// Longest answer that is held: some sixty thousand tokens, or a batch of embeddings.
 const HOLD_BYTES_MAX: usize = 1 << 20;
 
+/// What is kept of the end of a longer one: its usage stands there.
+const TAIL_BYTES: usize = 4096;
+
+/// Why an answer is none.
+const NO_OBJECT: &str = "its answer is not a JSON object";
+
 /// An answer as far as it was read.
 pub(super) struct Answer {
     payload: Vec<u8>,
     incoming: Incoming,
     whole: bool,
+    /// What it says, of a JSON object that is all there.
+    said: openai::Answer,
+    /// The engine's refusal of the request, that came inside of a 200.
+    refused: Option<u16>,
+    /// The end of what was passed on.
+    tail: Vec<u8>,
 }
 
 impl Answer {
+    fn new(incoming: Incoming) -> Answer {
+        let whole = matches!(incoming, Incoming::Length(0));
+        let (payload, tail, said) = (Vec::new(), Vec::new(), openai::Answer::default());
+        Answer { payload, incoming, whole, said, refused: None, tail }
+    }
+
+    /// The engine's error, which was an event of a stream that did not begin.
+    pub(super) fn of(error: Vec<u8>) -> Answer {
+        Answer { payload: error, ..Answer::new(Incoming::Length(0)) }
+    }
+
+    /// The status that it should have had, if it refuses the request inside of a 200.
+    pub(super) fn refused(&self) -> Option<u16> {
+        self.refused
+    }
+
+    /// Keeps the end of what is passed on.
+    fn remember(&mut self, payload: &[u8]) {
+        self.tail.extend_from_slice(payload);
+        self.tail.drain(..self.tail.len().saturating_sub(TAIL_BYTES));
+    }
+
+    /// As far as it has come, might it be a JSON object?
+    fn may_be_object(&self) -> bool {
+        self.payload.trim_ascii_start().first().is_none_or(|byte| *byte == b'{')
+    }
+
     /// What it says, if all of it is there.
     pub(super) fn payload(&self) -> Option<&[u8]> {
         self.whole.then_some(&*self.payload)
@@ -88,22 +129,30 @@ impl Answer {
     }
 }
 
+/// Are the answers of this endpoint JSON, where an engine answers with this type?
+pub(super) fn is_json(endpoint: Endpoint, kind: &[u8]) -> bool {
+    // Embeddings may be asked for as bytes.
+    let octets = endpoint == Endpoint::Embeddings && kind.starts_with(b"application/octet-stream");
+    endpoint.answers_json() && !octets
+}
+
 /// Reads an answer and judges it. `elsewhere`: would another replica be asked? `limit`: the name of
-/// the time limit.
+/// the time limit. `is_json`: it should be JSON.
 pub(super) async fn read(
     core: &Core,
     client: &mut Client,
-    plan: &Plan<'_>,
     head: &ResponseHead,
-    (elsewhere, limit): (&dyn Fn() -> bool, &'static str),
+    (elsewhere, limit, is_json): (&dyn Fn() -> bool, &'static str, bool),
     (stream, inbox): (&mut Stream, &mut Buffer),
 ) -> Result<Answer, Attempt> {
-    let incoming = exchange::incoming(head);
-    let whole = matches!(incoming, Incoming::Length(0));
-    let mut answer = Answer { payload: Vec::new(), incoming, whole };
+    let object = is_json && head.status == 200;
+    let mut answer = Answer::new(exchange::incoming(head));
     loop {
         if !answer.take(inbox) {
             return Err(broken("its chunk framing is broken"));
+        }
+        if object && !answer.may_be_object() {
+            return Err(broken(NO_OBJECT));
         }
         if answer.whole || answer.payload.len() >= HOLD_BYTES_MAX {
             break;
@@ -115,7 +164,11 @@ pub(super) async fn read(
             }
         }
     }
-    judge(head, &answer, elsewhere, plan)?;
+    if object {
+        judge_object(&mut answer)?;
+    } else {
+        judge(head, &answer, elsewhere)?;
+    }
     Ok(answer)
 }
 
@@ -142,35 +195,54 @@ fn health_of(code: Option<u16>, message: &str) -> Option<ReplicaFailure> {
     }
 }
 
+/// Does this status say that the request is at fault, and no replica?
+pub(super) fn is_refusal(status: u16) -> bool {
+    (400..=499).contains(&status) && status != 429
+}
+
+/// Is this 200 an answer for the client, or a replica's failure?
+fn judge_object(answer: &mut Answer) -> Result<(), Attempt> {
+    if !answer.whole {
+        return match answer.incoming {
+            // Its end would look the same wherever it came.
+            Incoming::UntilClose => Err(broken("its answer is long and does not say its length")),
+            _ => Ok(()),
+        };
+    }
+    answer.said = read_answer(&answer.payload);
+    let said = &answer.said;
+    if !said.valid {
+        return Err(broken(NO_OBJECT));
+    }
+    if let Some(error) = said.error {
+        let code = error.status(&answer.payload);
+        answer.refused = code.filter(|code| is_refusal(*code));
+        let message = || json::text(error.message.of(&answer.payload));
+        return answer.refused.map(drop).ok_or_else(|| failed(code, message()));
+    }
+    if said.abort {
+        let reason = "the engine was shut down under the request".to_owned();
+        return Err(Attempt::Failed(Some(ReplicaFailure::Draining), reason));
+    }
+    Ok(())
+}
+
 /// Is this an answer for the client, or a replica's failure?
 fn judge(
     head: &ResponseHead,
     answer: &Answer,
     elsewhere: &dyn Fn() -> bool,
-    plan: &Plan<'_>,
 ) -> Result<(), Attempt> {
     let said = || {
         let error = read_answer(&answer.payload).error;
         error.map(|e| json::text(e.message.of(&answer.payload))).unwrap_or_default()
     };
     match head.status {
-        200 if !plan.endpoint.generates() => Ok(()),
-        200 => {
-            let read = read_answer(&answer.payload);
-            if let Some(error) = read.error {
-                return Err(failed(error.code, said()));
-            }
-            if read.abort {
-                let reason = "the engine was shut down under the request".to_owned();
-                return Err(Attempt::Failed(Some(ReplicaFailure::Draining), reason));
-            }
-            Ok(())
-        }
-        201..=299 => Ok(()),
+        200..=299 => Ok(()),
         429 | 503 if !elsewhere() => Ok(()),
         // No caller's key goes there: somebody has set ours wrong.
         401 | 403 if elsewhere() => Err(Attempt::Denied(head.status)),
-        400..=499 if head.status != 429 => Ok(()),
+        status if is_refusal(status) => Ok(()),
         300..=399 => Err(broken("it answered with a redirect")),
         _ => {
             let message = said();
@@ -210,8 +282,11 @@ pub(super) async fn send(
         let came_ns = clock::now_ns();
         // The replica is done with it, however slowly the client reads.
         drop(entry);
-        if plan.endpoint.generates() && head.status == 200 {
-            ticket.whole(read_answer(&answer.payload).usage);
+        if head.status == 200 {
+            ticket.engine_used(answer.said.usage);
+            if plan.endpoint.generates() {
+                ticket.whole();
+            }
         }
         ticket.settle(outcome_of(head.status));
         let mut out = Vec::with_capacity(answer.payload.len() + 512);
@@ -237,12 +312,17 @@ pub(super) async fn send(
 fn error_event(head: &ResponseHead, answer: &Answer) -> Option<Vec<u8>> {
     let refused = head.status >= 400 && answer.whole;
     read_answer(&answer.payload).error.filter(|_| refused)?;
+    Some(as_event(&answer.payload))
+}
+
+/// A JSON text as an event.
+pub(super) fn as_event(json: &[u8]) -> Vec<u8> {
     let mut event = b"data: ".to_vec();
     // A line end in JSON is space between its tokens; in an event it would be an end.
     let space = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
-    event.extend(answer.payload.iter().map(space));
+    event.extend(json.iter().map(space));
     event.extend_from_slice(b"\n\n");
-    Some(event)
+    event
 }
 
 fn outcome_of(status: u16) -> Outcome {
@@ -285,6 +365,7 @@ async fn pass_on(
     ticket.head_sent = true;
     loop {
         let payload = std::mem::take(&mut answer.payload);
+        answer.remember(&payload);
         match chunked {
             true => write::chunk(&mut out, &payload),
             false => out.extend_from_slice(&payload),
@@ -295,6 +376,9 @@ async fn pass_on(
         client.send(core, &out).await?;
         out.clear();
         if answer.whole {
+            if head.status == 200 && plan.endpoint.answers_json() {
+                ticket.engine_used(usage_in_tail(&answer.tail));
+            }
             ticket.ended(outcome_of(head.status));
             let keep = !matches!(answer.incoming, Incoming::UntilClose) || chunked;
             return Ok(if keep { Next::KeepAlive } else { Next::Close });

@@ -20,7 +20,7 @@ use super::ticket::Ticket;
 use super::upstream::another;
 use crate::http1::{ChunkTracker, HeadScanner, ResponseBody, ResponseHead, parse_response};
 use crate::net::{SEND_SLICES_MAX, Stream, fill_slices};
-use crate::openai::Edits;
+use crate::openai::{Edits, Opener};
 use crate::replicas::{Failure as ReplicaFailure, InFlight, Replica};
 
 /// Interim responses (1xx) that are skipped.
@@ -29,6 +29,9 @@ const INTERIM_MAX: u32 = 8;
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// The limit on the wait for the first content.
 pub(super) const FIRST_TOKEN: &str = "timeouts.first_token_ms";
+
+/// Why an attempt behind one that had opened the answer comes to nothing.
+const UNLIKE: &str = "the answer began in another way than that of the replica before";
 
 /// A replica that is answering.
 pub(super) struct Exchange {
@@ -108,22 +111,34 @@ pub(super) async fn begin(
     let filled = inbox.filled();
     plainly_coded(&head, filled)?;
     let kind = head.content_type.map(|s| s.of(filled)).unwrap_or_default();
-    let events = is_event_stream(kind);
+    let (events, json) = (is_event_stream(kind), answer::is_json(plan.endpoint, kind));
     // An answer that came before the whole request: the rest would be read as the next one.
     head.keep_alive &= whole;
     ticket.answered(&head, filled);
     inbox.consume(head.head_bytes as usize);
     if head.status == 200 && events && plan.stream {
-        let told = (&head, ticket.passed_on, limit);
+        let told = (&head, &*ticket.opened, limit);
         let frames = first_event(core, client, plan, told, (stream, inbox)).await?;
-        return Ok((head, Begun::Stream(frames)));
+        return match refused(&frames) {
+            Some(status) => {
+                // The rest of its stream is not waited for.
+                (head.status, head.keep_alive) = (status, false);
+                ticket.answered_as(status, b"application/json");
+                Ok((head, Begun::Answer(Answer::of(frames.error))))
+            }
+            None => Ok((head, Begun::Stream(frames))),
+        };
     }
     if let Some(comments) = &mut client.comments {
         comments.hush();
     }
     let elsewhere = || another(core, plan, ticket);
-    let answer =
-        answer::read(core, client, plan, &head, (&elsewhere, limit), (stream, inbox)).await?;
+    let how = (&elsewhere as &dyn Fn() -> bool, limit, json);
+    let answer = answer::read(core, client, &head, how, (stream, inbox)).await?;
+    if let Some(status) = answer.refused() {
+        head.status = status;
+        ticket.answered_as(status, b"application/json");
+    }
     Ok((head, Begun::Answer(answer)))
 }
 
@@ -295,16 +310,17 @@ async fn first_event(
     core: &Core,
     client: &mut Client,
     plan: &Plan<'_>,
-    (head, skip_roles, limit): (&ResponseHead, bool, &'static str),
+    (head, opened, limit): (&ResponseHead, &[Opener], &'static str),
     (stream, inbox): Side<'_>,
 ) -> Result<Box<Frames>, Attempt> {
     let frames = Frames::new(incoming(head), plan.outgoing, plan.endpoint, plan.take_usage_out);
     let mut frames = Box::new(frames);
-    if skip_roles {
-        frames.skip_roles();
-    }
+    frames.skip(opened);
     loop {
         frames.scan(inbox.filled());
+        if refused(&frames).is_some() {
+            return Ok(frames);
+        }
         if let Some(why) = failed_before_content(&frames) {
             return Err(why);
         }
@@ -314,6 +330,16 @@ async fn first_event(
         if !more(core, client, (stream, inbox), limit).await? {
             frames.closed();
         }
+    }
+}
+
+/// The status of an engine's refusal as a stream's first word: it is the request that is at fault.
+pub(super) fn refused(frames: &Frames) -> Option<u16> {
+    match &frames.end {
+        Some(End::EngineError { code, .. }) if frames.seen.content_events == 0 => {
+            code.filter(|code| answer::is_refusal(*code))
+        }
+        _ => None,
     }
 }
 
@@ -330,6 +356,8 @@ pub(super) fn failed_before_content(frames: &Frames) -> Option<Attempt> {
             Some(Attempt::Failed(Some(ReplicaFailure::Draining), reason.to_owned()))
         }
         End::Truncated(reason) => Some(broken(reason)),
+        // Neither is ill: each answers in its own way.
+        End::Unlike => Some(Attempt::Failed(None, UNLIKE.to_owned())),
     }
 }
 

@@ -10,8 +10,11 @@
 
 use std::ops::Range;
 
+use super::openings::{Opened, Openings};
 use crate::http1::{ChunkTracker, PieceKind, write};
-use crate::openai::{Endpoint, EngineError, EventKind, EventReader, Usage, json};
+use crate::openai::{
+    Endpoint, EngineError, EventFacts, EventKind, EventReader, Opener, Usage, json,
+};
 use crate::sse::{self, EventScanner};
 
 /// Bytes of an incomplete event that are held back. A delta has some 250; with the buffer that it
@@ -55,6 +58,8 @@ pub(super) enum End {
     Aborted,
     /// The body ended without the terminal event.
     Truncated(&'static str),
+    /// It does not go on from what an earlier attempt's stream has opened.
+    Unlike,
 }
 
 /// What was seen of a stream so far.
@@ -66,6 +71,8 @@ pub(super) struct Seen {
     pub events: u64,
     /// The last complete usage that the engine gave.
     pub usage: Option<Usage>,
+    /// The prompt's tokens as an opening event gave them: such an event knows of no answer yet.
+    pub prompt_tokens: Option<u64>,
 }
 
 /// A payload piece: a range of the received buffer.
@@ -98,8 +105,10 @@ pub(super) struct Frames {
     framing_ended: bool,
     /// The endpoint's streams end with an event of their own.
     has_terminal: bool,
-    /// An event that only opens the stream was passed on by an earlier attempt.
-    skip_roles: bool,
+    /// What opens the stream, here and in earlier attempts.
+    pub openings: Openings,
+    /// The data of the event that is the engine's error.
+    pub error: Vec<u8>,
     /// Bytes framed by us since the last [`Frames::sent`].
     pub own: Vec<u8>,
     /// What to send, in order.
@@ -118,6 +127,7 @@ impl Frames {
         take_usage_out: bool,
     ) -> Frames {
         let inside = outgoing == Outgoing::Plain || !matches!(incoming, Incoming::Chunked(_));
+        let framing_ended = matches!(incoming, Incoming::Length(0));
         Frames {
             incoming,
             outgoing,
@@ -130,9 +140,10 @@ impl Frames {
             open: Vec::with_capacity(4),
             inside,
             oversize: false,
-            framing_ended: false,
+            framing_ended,
             has_terminal: endpoint.generates(),
-            skip_roles: false,
+            openings: Openings::default(),
+            error: Vec::new(),
             own: Vec::new(),
             segments: Vec::with_capacity(8),
             seen: Seen::default(),
@@ -142,9 +153,9 @@ impl Frames {
         }
     }
 
-    /// Passes no event on that only opens the stream: an earlier attempt's was.
-    pub(super) fn skip_roles(&mut self) {
-        self.skip_roles = true;
+    /// Passes none of these on: the client has them from an earlier attempt.
+    pub(super) fn skip(&mut self, opened: &[Opener]) {
+        self.openings = Openings::behind(opened);
     }
 
     /// What was sent so far ends inside of an event.
@@ -292,27 +303,12 @@ impl Frames {
             };
             if let Some(data) = sse::data(whole, &mut self.scratch) {
                 let facts = self.reader.read(data);
-                if facts.usage.is_some() {
-                    self.seen.usage = facts.usage;
-                }
-                match facts.kind {
-                    EventKind::Error(error) => {
-                        self.end = Some(engine_error(&error, data));
-                        // Before any content another replica may do better; afterwards the
-                        // client reads what the engine said.
-                        pass = self.seen.content_events > 0;
-                    }
-                    _ if facts.abort => {
-                        self.end = Some(End::Aborted);
-                        pass = false;
-                    }
-                    EventKind::UsageOnly if self.take_usage_out => pass = false,
-                    EventKind::Role if self.skip_roles => pass = false,
-                    EventKind::Content => self.seen.content_events += 1,
-                    _ => {}
-                }
-                if facts.ends_stream && self.end.is_none() {
-                    self.end = Some(End::Complete);
+                let end;
+                (pass, end) = self.seen.saw(&facts, &mut self.openings, self.take_usage_out);
+                self.end = end;
+                if let EventKind::Error(error) = &facts.kind {
+                    self.end = Some(engine_error(error, data));
+                    self.error = data.to_vec();
                 }
                 self.seen.events += u64::from(pass);
             }
@@ -392,8 +388,46 @@ impl Frames {
     }
 }
 
+impl Seen {
+    /// Enters an event: is it passed on, and does the stream end with it?
+    fn saw(
+        &mut self,
+        facts: &EventFacts,
+        openings: &mut Openings,
+        take_usage_out: bool,
+    ) -> (bool, Option<End>) {
+        match facts.kind {
+            EventKind::Role(_) => {
+                self.prompt_tokens = facts.usage.map(|u| u.prompt_tokens).or(self.prompt_tokens);
+            }
+            _ => self.usage = facts.usage.or(self.usage),
+        }
+        let first = self.content_events == 0;
+        let mut pass = true;
+        match facts.kind {
+            // Before any content another replica may do better; afterwards the client reads what
+            // the engine said.
+            EventKind::Error(_) => return (!first, None),
+            _ if facts.abort => return (false, Some(End::Aborted)),
+            EventKind::UsageOnly => pass = !take_usage_out,
+            EventKind::Role(opening) if first => match openings.judge(opening) {
+                Opened::New => {}
+                Opened::Again => pass = false,
+                Opened::OverLimit => self.content_events += 1,
+                Opened::Unlike => return (false, Some(End::Unlike)),
+            },
+            EventKind::Content if first && !openings.is_even() => {
+                return (false, Some(End::Unlike));
+            }
+            EventKind::Content => self.content_events += 1,
+            EventKind::Role(_) | EventKind::Done => {}
+        }
+        (pass, facts.ends_stream.then_some(End::Complete))
+    }
+}
+
 fn engine_error(error: &EngineError, data: &[u8]) -> End {
-    End::EngineError { code: error.code, message: json::text(error.message.of(data)) }
+    End::EngineError { code: error.status(data), message: json::text(error.message.of(data)) }
 }
 
 /// Appends a piece, joining it to the last one where they touch.

@@ -38,6 +38,7 @@ mod learned;
 mod local;
 mod models;
 mod offline;
+mod openings;
 mod permit;
 mod pick;
 mod plan;

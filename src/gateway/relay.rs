@@ -98,6 +98,7 @@ async fn stream(
             comments.spoke(frames.within_event());
         }
         ticket.relayed(&frames.seen, came_ns);
+        frames.openings.take(&mut ticket.opened);
         if frames.seen.content_events > 0 && client.request_bytes > 0 {
             client.forget_request(core);
         }
@@ -115,6 +116,10 @@ async fn stream(
         let came = (&mut exchange, &mut *frames, &mut came_ns);
         if let Some(why) = next_event(core, client, plan, came, ticket).await {
             return wait_failed(core, client, &exchange, why, ticket).await;
+        }
+        if exchange::refused(&frames).is_some() {
+            let told = (&*answer::as_event(&frames.error), Outcome::RejectedInvalid);
+            return end_in_band(core, client, ticket, told).await.map(Relayed::Done);
         }
         if let Some(why) = exchange::failed_before_content(&frames) {
             upstream::note(core, &exchange.replica, &why, ticket);

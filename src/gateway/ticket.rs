@@ -20,7 +20,7 @@ use super::quota::Spending;
 use super::reply::{Failure, Head};
 use crate::admin::{Phase, Stage};
 use crate::http1::{RequestHead, ResponseHead, Version};
-use crate::openai::{Call, Endpoint, Usage};
+use crate::openai::{Call, Endpoint, Opener, Usage};
 use crate::prompt::Prompt;
 use crate::replicas::{Dispatch, Lane, Pool, Replica, Served};
 use crate::runtime::clock;
@@ -43,6 +43,8 @@ pub(super) struct Ticket<'t> {
     pub head_sent: bool,
     /// An event of the engine's was passed on.
     pub passed_on: bool,
+    /// The events among them that opened the answer.
+    pub opened: Vec<Opener>,
     /// What an answer's head has said, or will: the connection ends with it.
     told_close: Cell<Option<bool>>,
     /// What the caller may spend, and what this request holds of it.
@@ -122,6 +124,7 @@ impl<'t> Ticket<'t> {
             erred: Vec::new(),
             head_sent: false,
             passed_on: false,
+            opened: Vec::new(),
             told_close: Cell::new(None),
             spending: Spending::default(),
             id: asked.unwrap_or_else(|| new_id(core)),
@@ -325,6 +328,14 @@ impl<'t> Ticket<'t> {
         }
     }
 
+    /// The answer is a refusal of this status and type that came inside of a 200.
+    pub(super) fn answered_as(&mut self, status: u16, kind: &[u8]) {
+        self.answer_type = kind.to_vec();
+        if !self.head_sent {
+            self.status = status;
+        }
+    }
+
     /// The head of a stream is on its way to the client.
     pub(super) fn head_went(&mut self) {
         self.head_sent = true;
@@ -378,9 +389,13 @@ impl<'t> Ticket<'t> {
         }
     }
 
-    /// An answer that is no stream is whole: its usage.
-    pub(super) fn whole(&mut self, usage: Option<Usage>) {
+    /// What the engine says that it used for an answer that is no stream.
+    pub(super) fn engine_used(&mut self, usage: Option<Usage>) {
         self.usage = usage;
+    }
+
+    /// An answer that was generated is whole.
+    pub(super) fn whole(&mut self) {
         let now = clock::now_ns();
         self.first_content_ns.get_or_insert(now);
         self.last_content_ns = now;

@@ -30,6 +30,16 @@ pub struct EngineError {
     pub kind: Span,
 }
 
+impl EngineError {
+    /// The status as the engine gave it, or as its type has it.
+    #[must_use]
+    pub fn status(&self, json: &[u8]) -> Option<u16> {
+        let at_fault =
+            matches!(inner(self.kind.of(json)), b"invalid_request_error" | b"BadRequestError");
+        self.code.or(at_fault.then_some(400))
+    }
+}
+
 /// What a whole body says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Answer {
@@ -53,6 +63,16 @@ pub fn read_answer(json: &[u8]) -> Answer {
     Answer { valid: true, usage, usage_odd, abort, error }
 }
 
+/// The usage in the end of a body whose beginning is gone: an object's last members.
+///
+/// Text cannot fake it: the quotes of a key are bare, and within a string they would not be.
+#[must_use]
+pub fn usage_in_tail(tail: &[u8]) -> Option<Usage> {
+    let at = memchr::memmem::rfind(tail, b"\"usage\"")?;
+    let members = tail.get(at..)?;
+    read_answer(&[b"{", members].concat()).usage
+}
+
 /// What one JSON object from the engine says, a whole body or one event's data.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
@@ -69,6 +89,10 @@ pub(super) struct Facts {
     pub(super) kind: Span,
     pub(super) flat: EngineError,
     pub(super) object: Span,
+    /// The indices of what it is about: of the choice, item or block, and of the part in it.
+    pub(super) place: [u32; 2],
+    /// The type of the `item`, `content_block` or `part` that it opens, with its quotes.
+    pub(super) opened: Span,
 }
 
 impl Facts {
@@ -107,10 +131,22 @@ impl Facts {
                 return Ok(());
             }
             b"error" => return self.error(scanner, json),
+            b"item" | b"content_block" | b"part" if scanner.peek() == Some(Kind::Object) => {
+                scanner.object(|scanner, key| {
+                    let value = scanner.value()?;
+                    if key.name == b"type" {
+                        self.opened = value.span;
+                    }
+                    Ok::<(), Error>(())
+                })?;
+                return Ok(());
+            }
             _ => {}
         }
         let value = scanner.value()?;
         match key {
+            b"index" | b"output_index" => self.place[0] = place(value, json),
+            b"content_index" => self.place[1] = place(value, json),
             b"type" => self.kind = value.span,
             b"object" => self.object = value.span,
             b"message" if value.kind == Kind::String => self.flat.message = value.span,
@@ -149,6 +185,7 @@ impl Facts {
                 Ok(())
             }
             b"finish_reason" => scanner.value().map(|value| self.finish(value, json)),
+            b"index" => scanner.value().map(|value| self.place[0] = place(value, json)),
             _ => scanner.value().map(drop),
         })?;
         self.role_only &= role && !self.finish;
@@ -260,6 +297,12 @@ impl Counts {
         let prompt_tokens = self.prompt.or(total)? + apart;
         Some(Usage { prompt_tokens, completion_tokens, cached_tokens: self.cached })
     }
+}
+
+/// An index; one that is none is told from the first few.
+fn place(value: Value, json: &[u8]) -> u32 {
+    let digits = std::str::from_utf8(value.span.of(json)).unwrap_or_default();
+    digits.parse().unwrap_or(u32::MAX)
 }
 
 fn status(code: Value, json: &[u8]) -> Option<u16> {

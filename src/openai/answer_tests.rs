@@ -130,3 +130,30 @@ fn what_is_not_a_json_object_is_not_valid() {
         assert_eq!(read_answer(body.as_bytes()), Answer::default(), "{body}");
     }
 }
+
+#[test]
+fn the_usage_is_read_from_the_end_of_a_body() {
+    let usage = r#""usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}"#;
+    let told = Some(Usage { prompt_tokens: 3, completion_tokens: 4, cached_tokens: None });
+    let of = |tail: &str| usage_in_tail(tail.as_bytes());
+    assert_eq!(of(&format!(r#"lo"}}],{usage}}}"#)), told);
+    assert_eq!(of(&format!(r#"你"}}],{usage},"prompt_logprobs":null}}"#)), told);
+    // Of an object within the body, of a text, not there, torn.
+    assert_eq!(of(&format!(r#"{{"x":{{{usage}}}}}"#)), None);
+    assert_eq!(of(&format!(r#"\"usage\":{{\"prompt_tokens\":9}}"}}],{usage}}}"#)), told);
+    assert_eq!(of(r#"\"usage\":{\"prompt_tokens\":9}"}]}"#), None);
+    assert_eq!(of(r#"lo"}]}"#), None);
+    assert_eq!(of(r#""usage":{"prompt_tokens":3,"comp"#), None);
+}
+
+#[test]
+fn an_error_has_a_status_by_its_code_or_its_type() {
+    let status = |error: &str| {
+        let json = format!("{{\"error\":{error}}}");
+        read_answer(json.as_bytes()).error.expect("an error").status(json.as_bytes())
+    };
+    assert_eq!(status(r#"{"message":"m","code":404,"type":"BadRequestError"}"#), Some(404));
+    assert_eq!(status(r#"{"message":"m","type":"invalid_request_error"}"#), Some(400));
+    assert_eq!(status(r#"{"message":"m","type":"overloaded_error"}"#), None);
+    assert_eq!(status(r#""m""#), None);
+}

@@ -191,6 +191,15 @@ impl Endpoint {
         )
     }
 
+    /// Its answer, where it is no stream, is a JSON object.
+    #[must_use]
+    pub fn answers_json(self) -> bool {
+        !matches!(
+            self,
+            Endpoint::AudioTranscriptions | Endpoint::AudioTranslations | Endpoint::AudioSpeech
+        )
+    }
+
     /// The field that limits how many tokens a sequence may generate.
     #[must_use]
     pub fn limit_field(self) -> &'static str {

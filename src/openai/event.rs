@@ -23,10 +23,29 @@ pub enum EventKind {
     /// No choices, only the usage: the event that `include_usage` asks for.
     UsageOnly,
     /// Opens the stream and carries no content yet: a chat delta with nothing but the role,
-    /// `response.created`, `message_start` and the like.
-    Role,
+    /// `response.created`, `message_start` and the like. Its usage is not the answer's.
+    Role(Opener),
     /// Anything else; what the client waits for.
     Content,
+}
+
+/// Which of a stream's opening events one is: two replicas' streams open alike, but for ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opener {
+    /// Its type; `role` in a chat.
+    pub what: &'static str,
+    /// The type of the item, block or part that it opens, if it opens one.
+    pub of: &'static str,
+    /// The indices of the choice, item or block, and of the part in it.
+    pub place: [u32; 2],
+}
+
+impl Opener {
+    /// It opens what later events go on with, so that these need just this one before them.
+    #[must_use]
+    pub fn is_structure(&self) -> bool {
+        !self.of.is_empty()
+    }
 }
 
 /// What one event says.
@@ -161,7 +180,9 @@ fn chunk(facts: Facts) -> EventFacts {
         None if facts.choices == Some(0) && (facts.usage.is_some() || facts.usage_odd) => {
             EventKind::UsageOnly
         }
-        None if facts.role_only => EventKind::Role,
+        None if facts.role_only => {
+            EventKind::Role(Opener { what: "role", of: "", place: facts.place })
+        }
         None => EventKind::Content,
     };
     event(facts, kind)
@@ -170,29 +191,44 @@ fn chunk(facts: Facts) -> EventFacts {
 fn response_event(facts: Facts, data: &[u8]) -> EventFacts {
     let kind = json::inner(facts.kind.of(data));
     let ends = matches!(kind, b"response.completed" | b"response.failed" | b"response.incomplete");
-    let opens = matches!(
-        kind,
-        b"response.created"
-            | b"response.queued"
-            | b"response.in_progress"
-            | b"response.output_item.added"
-            | b"response.content_part.added"
-    );
+    let opens = OPENINGS.iter().find(|what| what.as_bytes() == kind);
     let facts = Facts { finish: ends, ..facts };
-    EventFacts { ends_stream: ends, ..typed(facts, opens) }
+    EventFacts { ends_stream: ends, ..typed(facts, opens, data) }
 }
 
 fn message_event(facts: Facts, data: &[u8]) -> EventFacts {
     let kind = json::inner(facts.kind.of(data));
-    let opens = matches!(kind, b"message_start" | b"content_block_start" | b"ping");
-    EventFacts { ends_stream: kind == b"message_stop", ..typed(facts, opens) }
+    let opens = OPENINGS.iter().find(|what| what.as_bytes() == kind);
+    EventFacts { ends_stream: kind == b"message_stop", ..typed(facts, opens, data) }
 }
 
-fn typed(facts: Facts, opens: bool) -> EventFacts {
-    let kind = match facts.error {
-        Some(error) => EventKind::Error(error),
-        None if opens => EventKind::Role,
-        None => EventKind::Content,
+/// Events that open a stream of responses or messages.
+const OPENINGS: [&str; 8] = [
+    "response.created",
+    "response.queued",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.content_part.added",
+    "message_start",
+    "content_block_start",
+    "ping",
+];
+
+/// What of an answer may be opened anew by another replica: it carries nothing yet. (A call of a
+/// tool has a name and an id from its first event on.)
+const OPENED: [&str; 6] =
+    ["message", "output_text", "text", "reasoning", "reasoning_text", "thinking"];
+
+fn typed(facts: Facts, opens: Option<&&'static str>, data: &[u8]) -> EventFacts {
+    let opened = json::inner(facts.opened.of(data));
+    let of = match opened {
+        b"" => Some(""),
+        opened => OPENED.into_iter().find(|of| of.as_bytes() == opened),
+    };
+    let kind = match (facts.error, opens, of) {
+        (Some(error), ..) => EventKind::Error(error),
+        (None, Some(what), Some(of)) => EventKind::Role(Opener { what, of, place: facts.place }),
+        _ => EventKind::Content,
     };
     event(facts, kind)
 }

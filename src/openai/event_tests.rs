@@ -51,6 +51,12 @@ fn usage_of(value: &Value) -> Option<Usage> {
     })
 }
 
+/// The same text, of those that openers are told by.
+fn known(text: &str) -> &'static str {
+    let mut all = OPENINGS.into_iter().chain(OPENED);
+    all.find(|known| *known == text).unwrap_or_default()
+}
+
 /// What an event is, told slowly.
 fn expected(endpoint: Endpoint, data: &[u8]) -> EventFacts {
     if data == b"[DONE]" {
@@ -68,13 +74,24 @@ fn expected(endpoint: Endpoint, data: &[u8]) -> EventFacts {
             kind == "response.created" || kind == "response.in_progress" || kind.ends_with(".added")
         }
     };
+    let place = |at: &Value, name: &str| at[name].as_u64().unwrap_or(0) as u32;
+    let first = choices.first().unwrap_or(&value);
+    let opened = ["item", "content_block", "part"].map(|name| value[name]["type"].as_str());
+    let opener = Opener {
+        what: if choices.is_empty() { known(kind) } else { "role" },
+        of: known(opened.into_iter().flatten().next().unwrap_or_default()),
+        place: [
+            place(first, "index").max(place(&value, "output_index")),
+            place(&value, "content_index"),
+        ],
+    };
     EventFacts {
         kind: if value["error"].is_object() {
             EventKind::Error(read_answer(data).error.unwrap())
         } else if value["choices"].is_array() && choices.is_empty() {
             EventKind::UsageOnly
         } else if opens {
-            EventKind::Role
+            EventKind::Role(opener)
         } else {
             EventKind::Content
         },
@@ -160,7 +177,8 @@ fn what_a_client_has_echoed_hides_nothing() {
         let tokens = Usage { prompt_tokens: 3, completion_tokens: 4, cached_tokens: None };
         assert_eq!((facts.ends_stream, facts.usage), (true, Some(tokens)), "{completed}");
         let created = format!(r#"{{"response":{{{echo}}},"type":"response.created"}}"#);
-        assert_eq!(read(Endpoint::Responses, &created).kind, EventKind::Role);
+        let opener = Opener { what: "response.created", of: "", place: [0, 0] };
+        assert_eq!(read(Endpoint::Responses, &created).kind, EventKind::Role(opener));
     }
 }
 
@@ -204,7 +222,8 @@ fn only_a_bare_role_opens() {
     for opens in
         [r#"{"role":"assistant"}"#, r#"{"role":"assistant","content":"","tool_calls":null}"#]
     {
-        assert_eq!(delta(opens), EventKind::Role);
+        let opener = Opener { what: "role", of: "", place: [0, 0] };
+        assert_eq!(delta(opens), EventKind::Role(opener));
     }
     for content in [
         r#"{"role":"assistant","content":"x"}"#,
@@ -217,6 +236,28 @@ fn only_a_bare_role_opens() {
     let ended =
         r#"{"choices":[{"finish_reason":"stop","delta":{"role":"assistant","content":""}}]}"#;
     assert_eq!(chat(ended).kind, EventKind::Content);
+}
+
+#[test]
+fn openers_are_told_apart_and_a_call_of_a_tool_is_content() {
+    let block = |kind: &str, index: u32| {
+        let block = format!(r#"{{"type":"{kind}","id":"x"}}"#);
+        let data =
+            format!(r#"{{"type":"content_block_start","index":{index},"content_block":{block}}}"#);
+        read(Endpoint::Messages, &data).kind
+    };
+    let opener =
+        |of, index| EventKind::Role(Opener { what: "content_block_start", of, place: [index, 0] });
+    assert_eq!(block("text", 0), opener("text", 0));
+    assert_eq!(block("thinking", 2), opener("thinking", 2));
+    assert_eq!(block("tool_use", 0), EventKind::Content);
+    let item = r#"{"type":"response.output_item.added","output_index":1,
+        "item":{"type":"function_call","name":"f"}}"#;
+    assert_eq!(read(Endpoint::Responses, item).kind, EventKind::Content);
+    let part = r#"{"type":"response.content_part.added","output_index":1,"content_index":2,
+        "part":{"type":"output_text"}}"#;
+    let opener = Opener { what: "response.content_part.added", of: "output_text", place: [1, 2] };
+    assert_eq!(read(Endpoint::Responses, part).kind, EventKind::Role(opener));
 }
 
 #[test]

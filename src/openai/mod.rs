@@ -31,10 +31,10 @@ pub mod multipart;
 mod prompt;
 
 pub use crate::http1::Span;
-pub use answer::{Answer, EngineError, Usage, read_answer};
+pub use answer::{Answer, EngineError, Usage, read_answer, usage_in_tail};
 pub use call::{Call, Truncate, member, read_call};
 pub use edit::Edits;
 pub use endpoint::{Endpoint, Method, RouteError, route};
 pub use error::{ApiError, BodyError, BodyErrorCode};
-pub use event::{EventFacts, EventKind, EventReader};
+pub use event::{EventFacts, EventKind, EventReader, Opener};
 pub use prompt::{PROMPTS_MAX, Prompt, texts, token_ids};

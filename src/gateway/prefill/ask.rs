@@ -101,8 +101,8 @@ async fn exchange(
     inbox.consume(head.head_bytes as usize);
     // Who is full is no reason to wait: somebody can always compute it.
     let elsewhere = || true;
-    let answer =
-        answer::read(core, client, plan, &head, (&elsewhere, limit), (stream, inbox)).await?;
+    let how = (&elsewhere as &dyn Fn() -> bool, limit, plan.endpoint.answers_json());
+    let answer = answer::read(core, client, &head, how, (stream, inbox)).await?;
     Ok((head, answer))
 }
 

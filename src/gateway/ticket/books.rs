@@ -84,13 +84,17 @@ impl Ticket<'_> {
         ) && !self.kept_waiting;
         let sent = self.sent_ns.is_some() || self.was_prefilled();
         let ran = sent && (worked || output > 0);
-        let input = self.prompt.as_ref().filter(|_| ran).map_or(0, |prompt| prompt.tokens);
-        (input, output)
+        let counted = self.prompt.as_ref().map(|prompt| prompt.tokens);
+        let input = self.seen.prompt_tokens.or(counted).filter(|_| ran);
+        (input.unwrap_or(0), output)
     }
 
     /// Holds our count of the prompt against the engine's, and learns from it.
     pub(super) fn check_count(&self, endpoint: Endpoint, engines: u64) {
         let (Some(call), Some(prompt)) = (&self.call, &self.prompt) else { return };
+        if !endpoint.generates() {
+            return; // Others add what is no part of a prompt, and count several together.
+        }
         let standing = &call.pool.state.prompts;
         standing.learn(call.text_bytes, engines);
         if prompt.basis != Basis::Exact {
@@ -141,7 +145,9 @@ impl Ticket<'_> {
         else {
             return;
         };
-        routed.answer(usage.completion_tokens);
+        if self.endpoint.is_some_and(Endpoint::generates) {
+            routed.answer(usage.completion_tokens);
+        }
         // An estimate of a text's share is no evidence against an index.
         let counted = self.prompt().is_some_and(|prompt| prompt.basis == Basis::Exact);
         let verdict = usage.cached_tokens.filter(|_| counted).and_then(|n| routed.cached(n));
