@@ -263,7 +263,7 @@ impl Drop for Post {
     }
 }
 
-/// Takes away what [`Post::open`] may have left beside `path` in this process, which ends before it
+/// Takes away what a `Post` may have left beside `path` in this process, which ends before it
 /// has served.
 pub fn withdraw(path: &Path) {
     let _ = std::fs::remove_file(beside(path));
