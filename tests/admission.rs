@@ -309,7 +309,9 @@ fn what_no_replica_can_ever_hold_is_the_callers_mistake() {
     let stage = Stage::start();
     let bed = stage.bed(PATIENT);
     knows(&bed, 0);
-    let body = |n: u64| format!("{{\"model\":\"m\",\"max_tokens\":{n},\"prompt\":[2,9,9,9]}}");
+    let body = |n: u64| {
+        format!("{{\"model\":\"m\",\"stream\":true,\"max_tokens\":{n},\"prompt\":[2,9,9,9]}}")
+    };
     let of = |n| ask(bed.addr, &post_with("/v1/completions", AUTH, &body(n)));
     let answer = of(1_021);
     assert_eq!((answer.status(), stage.engine.count()), (400, 0), "{}", answer.text());
