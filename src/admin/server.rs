@@ -273,8 +273,8 @@ fn refused(why: Refused) -> Response<Full<Bytes>> {
         Refused::Foreign => (403, "a page of another origin may not ask this"),
         Refused::Named => (
             403,
-            "without admin_secret in [server] a browser, and whoever changes something, has to use \
-             this listener's IP address or localhost instead of a name",
+            "without admin_secret in [server] a browser has to use this listener's IP address or \
+             localhost instead of a name",
         ),
     };
     let mut response = json(status, &json!({ "error": what }));
