@@ -183,7 +183,7 @@ impl Client {
 /// A POST of JSON with more field lines (each with CRLF).
 pub(crate) fn post_with(path: &str, fields: &str, json: &str) -> Vec<u8> {
     format!(
-        "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nHost: sim\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n{fields}\r\n{json}",
         json.len()
     )
@@ -197,7 +197,7 @@ pub(crate) fn post(path: &str, json: &str) -> Vec<u8> {
 
 /// A GET.
 pub(crate) fn get(path: &str) -> Vec<u8> {
-    format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").into_bytes()
+    format!("GET {path} HTTP/1.1\r\nHost: sim\r\n\r\n").into_bytes()
 }
 
 /// A chat of one message; `more` are further members, each with a comma before it.
