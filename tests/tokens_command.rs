@@ -69,10 +69,10 @@ fn each_line_is_told_apart_and_a_bad_one_fails_alone() {
 fn mistakes_are_told_with_the_right_status() {
     let (_folder, path) = folder();
     let missing = expedite(&["tokens", "--tokenizer", &format!("{path}/none"), "-"], "x");
-    assert_eq!(missing.status.code(), Some(2));
+    assert_eq!(missing.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("tokenizer.json"));
     let file = expedite(&["tokens", "--tokenizer", &path, "/nonexistent/file"], "");
-    assert_eq!(file.status.code(), Some(2));
+    assert_eq!(file.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&file.stderr).contains("cannot read /nonexistent/file"));
     for usage in [&["tokens"][..], &["tokens", "--pool", "p", "-"], &["tokens", "--config", "x"]] {
         assert_eq!(expedite(usage, "").status.code(), Some(2), "{usage:?}");

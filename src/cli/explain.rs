@@ -83,7 +83,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failed> {
         true => std::io::stdin().read_to_end(&mut bytes).map(|_| bytes),
         false => std::fs::read(path),
     };
-    read.map_err(|error| (super::EXIT_USAGE, format!("cannot read {}: {error}", path.display())))
+    read.map_err(|error| (1, format!("cannot read {}: {error}", path.display())))
 }
 
 /// The explanation for people.

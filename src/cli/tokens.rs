@@ -104,7 +104,7 @@ fn lines(input: &str) -> impl Iterator<Item = (usize, &str)> {
 fn model(args: &Args) -> Result<Model, Failed> {
     let load = |folder: &Path, template: Option<&Path>| {
         Model::load(folder, template)
-            .map_err(|what| (super::EXIT_USAGE, format!("cannot load a tokenizer: {what}")))
+            .map_err(|what| (1, format!("cannot load a tokenizer: {what}")))
     };
     if let Some(folder) = &args.tokenizer {
         return load(folder, args.chat_template.as_deref());
@@ -130,7 +130,7 @@ fn input(args: &Args) -> Result<String, Failed> {
         }
     };
     let name = file.map_or("standard input".to_owned(), |file| file.display().to_string());
-    read.map_err(|error| (super::EXIT_USAGE, format!("cannot read {name}: {error}")))
+    read.map_err(|error| (1, format!("cannot read {name}: {error}")))
 }
 
 /// What is known of one text or body.

@@ -83,7 +83,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         if let Err(error) = read(file, &mut sums, &mut progress) {
             progress.clear();
             eprintln!("expedite: cannot read {}: {error}", file.display());
-            return ExitCode::from(EXIT_USAGE);
+            return ExitCode::FAILURE;
         }
     }
     progress.clear();
