@@ -43,7 +43,7 @@ pub(super) fn check(
     (method, path): (&Method, &str),
     fields: &HeaderMap,
 ) -> Result<(), Refused> {
-    if OPEN.contains(&path) && changes_nothing(method, path) {
+    if OPEN.contains(&path) && matches!(*method, Method::GET | Method::HEAD) {
         return Ok(());
     }
     // Links and bookmarks say `none`. Without this any page in an operator's browser could drain
@@ -72,11 +72,6 @@ pub(super) fn check(
         true => Ok(()),
         false => Err(Refused::NoSecret),
     }
-}
-
-/// It only reads; a question with a body does too, and browsers mark that with its origin.
-fn changes_nothing(method: &Method, path: &str) -> bool {
-    matches!(*method, Method::GET | Method::HEAD) || path == "/explain"
 }
 
 /// Is this `Host` an IP address or `localhost`, with a port or without?
