@@ -111,7 +111,7 @@ def html(result):
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{STYLE}</style><h1>Gateways compared</h1>"
         f'<p class="note">{escape.escape(about)}</p>'
-        '<p class="note">Medians with half of the largest less the smallest; lower is better but '
+        '<p class="note">Medians with half of the width of a 95 % interval; lower is better but '
         "for requests/s. Where the core was not busy the load generator was the limit: the rate of "
         "a full core is then reckoned from the CPU per request.</p>"
         f"{failures(result)}{table(result)}{plots}</html>"
