@@ -7,7 +7,7 @@ use super::process::kilobytes;
 use super::server::View;
 use crate::net::heap;
 
-/// All of it, in bytes; `null` where another allocator or system tells nothing.
+/// All of it, in bytes; `null` where another system tells nothing.
 pub(super) fn json(view: &View) -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let of = |line| kilobytes(&status, line).map(|n| n.saturating_mul(1024));
@@ -21,16 +21,12 @@ pub(super) fn json(view: &View) -> Value {
             "bytes_max": index.bytes_max(),
         })
     });
-    let heap = heap().map(|heap| {
-        json!({
-            "arena_bytes": heap.arena_bytes,
-            "mapped_bytes": heap.mapped_bytes,
-            "used_bytes": heap.used_bytes,
-            "free_bytes": heap.free_bytes,
-        })
-    });
+    let heap = heap();
     json!({
-        "allocator": heap,
+        "allocator": {
+            "committed_bytes": heap.committed_bytes,
+            "committed_max_bytes": heap.committed_max_bytes,
+        },
         "process": {
             "resident_bytes": of("VmRSS:"),
             "resident_max_bytes": of("VmHWM:"),

@@ -123,35 +123,27 @@ impl Drop for SharedWords {
     }
 }
 
-/// What glibc's allocator says of its heap, over all its arenas, in bytes.
+/// What the program's allocator (mimalloc) has from the system, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heap {
-    /// Taken from the system by growing a heap.
-    pub arena_bytes: u64,
-    /// Taken from the system by a mapping each, for large blocks.
-    pub mapped_bytes: u64,
-    /// In use, of the first.
-    pub used_bytes: u64,
-    /// Free, of the first: what may be given out again, or back.
-    pub free_bytes: u64,
+    /// May be written to now. What is free of it goes back within moments.
+    pub committed_bytes: u64,
+    /// The most that ever was.
+    pub committed_max_bytes: u64,
 }
 
-/// The heap as it is now; `None`: another allocator than glibc's.
+/// The heap as it is now; nothing of it is in use in a program with another allocator.
 #[must_use]
-pub fn heap() -> Option<Heap> {
-    #[cfg(target_env = "gnu")]
-    {
-        // SAFETY: it takes no argument, locks each arena for itself, and returns a value.
-        let of = unsafe { libc::mallinfo2() };
-        Some(Heap {
-            arena_bytes: of.arena as u64,
-            mapped_bytes: of.hblkhd as u64,
-            used_bytes: of.uordblks as u64,
-            free_bytes: of.fordblks as u64,
-        })
+pub fn heap() -> Heap {
+    let mut told = [0_usize; 8];
+    let [elapsed, user, system, rss, rss_max, committed, committed_max, faults] = &mut told;
+    // SAFETY: each pointer is to a number that is ours alone, and all are written before it ends.
+    unsafe {
+        libmimalloc_sys::mi_process_info(
+            elapsed, user, system, rss, rss_max, committed, committed_max, faults,
+        );
     }
-    #[cfg(not(target_env = "gnu"))]
-    None
+    Heap { committed_bytes: *committed as u64, committed_max_bytes: *committed_max as u64 }
 }
 
 /// Words of a stack that a sample keeps: 64 KiB, the whole of it but in a debug build.
