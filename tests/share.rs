@@ -5,7 +5,6 @@ mod common;
 #[path = "support/redis.rs"]
 mod redis_server;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -15,7 +14,7 @@ use expedite::prompt::blocks::BlockHash;
 use expedite::replicas::share::{
     self, BATCH_BYTES_MAX, Batch, Encoder, Head, LaneName, Lost, Share, Stats,
 };
-use expedite::replicas::{Dispatch, Fleet, InFlight, Lane, Pool, Sums};
+use expedite::replicas::{Dispatch, Files, Fleet, InFlight, Lane, Pool, Sums};
 use expedite::runtime::clock;
 use expedite::runtime::log::{Level, Log};
 use redis_server::Redis;
@@ -42,7 +41,7 @@ impl Side {
         let listed: Vec<_> = replicas.iter().map(listed).collect();
         let text = format!("[[pool]]\nname = \"p\"\nreplicas = [{}]\n", listed.join(", "));
         let config = Config::from_text("test.toml", &text).expect("configuration");
-        let fleet = Arc::new(Fleet::new(&config, 1, &HashMap::new(), 0));
+        let fleet = Arc::new(Fleet::new(&config, 1, &Files::default(), 0));
         let stats = Arc::<Stats>::default();
         let share = Share::new(url, 50, Arc::clone(&stats)).expect("share");
         let (stop, stopped) = oneshot::channel();

@@ -324,7 +324,7 @@ impl Thread {
     ) -> Result<(Measured, Option<Wire>), Failure> {
         let mut wire = match wire {
             Some(wire) => wire,
-            None => Wire::connect(self.target(talk.side).addr)
+            None => Wire::connect(self.target(talk.side))
                 .await
                 .map_err(|e| Failure::new(Kind::Connect, e))?,
         };

@@ -10,6 +10,7 @@ use crate::plan::Trace;
 
 fn options(change: impl FnOnce(Options) -> Options) -> Arc<Options> {
     let target = Target {
+        peer: None,
         addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
         authority: "h:1".to_owned(),
         base: String::new(),

@@ -14,6 +14,7 @@ use super::prompt::Prompts;
 use super::wire::{self, Wire};
 use super::{Answers, Lengths, Load, Options, Words, block_on};
 use crate::config::Secret;
+use crate::net::{Peer, Trust};
 use crate::openai::models;
 
 /// How long the model list and the probe may take.
@@ -24,6 +25,8 @@ const PROBE_LIMIT: Duration = Duration::from_secs(30);
 pub struct Target {
     /// Address to connect to.
     pub addr: SocketAddr,
+    /// What to begin TLS with; `None`: plain HTTP.
+    pub peer: Option<Peer>,
     /// `Host` field.
     pub authority: String,
     /// What stands before `/v1` in its paths, without a slash at the end.
@@ -35,15 +38,25 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `http://HOST[:PORT][/BASE]` (a `/v1` at the end is taken off) and resolves the host.
-    /// The model stays empty.
+    /// Reads `http[s]://HOST[:PORT][/BASE]` (a `/v1` at the end is taken off) and resolves the
+    /// host. Behind https it believes what the system trusts. The model stays empty.
     ///
     /// # Errors
-    /// Not such a URL, or the host has no address.
+    /// Not such a URL, the host has no address, or https without a root certificate.
     pub fn from_url(url: &str, key: Option<Secret>) -> Result<Target, String> {
-        let rest = url.strip_prefix("http://").ok_or_else(|| {
-            format!("{url}: must begin with http:// (put a TLS proxy in front for https)")
-        })?;
+        Target::believing(url, key, None)
+    }
+
+    /// As [`Target::from_url`]; behind https it believes the certificates in `ca`, a PEM.
+    ///
+    /// # Errors
+    /// As there, or `ca` is no such thing.
+    pub fn believing(url: &str, key: Option<Secret>, ca: Option<&[u8]>) -> Result<Target, String> {
+        let (secure, rest) = match url.split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            _ => return Err(format!("{url}: must begin with http:// or https://")),
+        };
         let (authority, base) = rest.find('/').map_or((rest, ""), |slash| rest.split_at(slash));
         let base = base.trim_end_matches('/');
         let base = base.strip_suffix("/v1").unwrap_or(base);
@@ -51,13 +64,16 @@ impl Target {
         if authority.is_empty() || !plain(authority) || !plain(base) {
             return Err(format!("{url}: must be http://HOST:PORT"));
         }
-        let with_port = match authority.rsplit_once(':') {
-            Some((_, port)) if port.parse::<u16>().is_ok() => authority.to_owned(),
-            _ => format!("{authority}:80"),
+        let (host, with_port) = match authority.rsplit_once(':') {
+            Some((host, port)) if port.parse::<u16>().is_ok() => (host, authority.to_owned()),
+            _ => (authority, format!("{authority}:{}", if secure { 443 } else { 80 })),
         };
+        let peer = secure.then(|| peer(host.trim_matches(['[', ']']), ca)).transpose();
+        let peer = peer.map_err(|what| format!("{url}: {what}"))?;
         let addr = with_port.to_socket_addrs().map_err(|e| format!("{url}: {e}"))?.next();
         Ok(Target {
             addr: addr.ok_or_else(|| format!("{url}: the host has no address"))?,
+            peer,
             authority: authority.to_owned(),
             base: base.to_owned(),
             model: String::new(),
@@ -99,6 +115,15 @@ impl Target {
     }
 }
 
+fn peer(host: &str, ca: Option<&[u8]>) -> Result<Peer, String> {
+    let trust = match ca {
+        Some(pem) => Trust::from_pem(pem, None),
+        None => Trust::of_system(None),
+    };
+    let trust = trust.map_err(|error| error.what)?;
+    trust.peer(host).ok_or_else(|| "its host is no name that a certificate can have".to_owned())
+}
+
 /// What a server answered to the tag protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
@@ -130,7 +155,7 @@ pub fn probe(options: &Options, words: Words) -> io::Result<Probe> {
     let mut talk = prompts.begin(0, 0, 0);
     let request = prompts.next(&mut talk, &small.target, 0);
     let judged = block_on(in_time(async {
-        let connected = Wire::connect(small.target.addr).await;
+        let connected = Wire::connect(&small.target).await;
         let mut wire = connected.map_err(|e| Failure::new(Kind::Connect, e))?;
         let mut answer = Answer::new(request.expected);
         wire.exchange(&request, &mut answer, &RefCell::default()).await?;

@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::answer::{Answer, Expected};
@@ -14,7 +13,7 @@ use super::tally::Tally;
 use super::target::Target;
 use crate::http1::parse_response;
 use crate::http1::{ChunkTracker, HeadScanner, PieceKind, ResponseBody, ResponseHead};
-use crate::net::{self, Stream};
+use crate::net;
 use crate::runtime::clock;
 
 /// First size of a connection's buffer: some twenty events.
@@ -37,7 +36,7 @@ pub(super) struct Request {
 
 /// See the module.
 pub(super) struct Wire {
-    stream: Stream,
+    stream: net::Wire,
     buffer: Vec<u8>,
     from: usize,
     to: usize,
@@ -46,8 +45,8 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) async fn connect(addr: SocketAddr) -> io::Result<Wire> {
-        let stream = net::connect(addr).await?;
+    pub(super) async fn connect(target: &Target) -> io::Result<Wire> {
+        let stream = net::Wire::connect(target.addr, target.peer.as_ref()).await?;
         Ok(Wire { stream, buffer: vec![0; BUFFER_BYTES], from: 0, to: 0, now_ns: 0 })
     }
 
@@ -190,7 +189,7 @@ impl Wire {
 
 /// Fetches one path of a target: the body of a 200.
 pub(super) async fn fetch(target: &Target, path: &str) -> Result<Vec<u8>, Failure> {
-    let connected = Wire::connect(target.addr).await;
+    let connected = Wire::connect(target).await;
     let mut wire = connected.map_err(|e| Failure::new(Kind::Connect, e))?;
     let mut request =
         format!("GET {}{path} HTTP/1.1\r\nhost: {}\r\n", target.base, target.authority);

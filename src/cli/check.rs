@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::config::{Config, ConfigError, Flags};
-use crate::gateway::{load_identity, remark_on_identity};
+use crate::gateway::{load_identity, load_trusts, remark_on_identity};
 use crate::prompt::model::Model;
 
 /// Validate a configuration; print each value with its origin
@@ -36,6 +36,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     if let Some(config) = &config {
         tokenizers(config, &mut warnings, &mut errors);
         certificates(config, &mut warnings, &mut errors);
+        trusts(config, &mut warnings, &mut errors);
     }
     let report = || format!("{:#}\n", report(config.as_ref(), &warnings, &errors));
     let printed = match (args.json, &config) {
@@ -58,11 +59,7 @@ pub(super) fn run(args: Args) -> ExitCode {
 fn certificates(config: &Config, warnings: &mut Vec<String>, errors: &mut Vec<ConfigError>) {
     let Some(tls) = &config.server.tls else { return };
     let files = [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()];
-    let absent: Vec<_> = files.into_iter().flatten().filter(|f| !Path::new(f).exists()).collect();
-    for file in &absent {
-        warnings.push(format!("tls in [server]: {file} is not there: serve would not start"));
-    }
-    if !absent.is_empty() {
+    if absent("tls in [server]", files, warnings) {
         return;
     }
     match load_identity(config) {
@@ -73,6 +70,29 @@ fn certificates(config: &Config, warnings: &mut Vec<String>, errors: &mut Vec<Co
             errors.push(config.error_at("server", 0, &key, error.to_string()));
         }
     }
+}
+
+/// The same with whom the pools believe as replicas.
+fn trusts(config: &Config, warnings: &mut Vec<String>, errors: &mut Vec<ConfigError>) {
+    let of_pools = config.pools.iter().filter_map(|pool| Some((&pool.name, pool.tls.as_ref()?)));
+    let mut missing = false;
+    for (name, tls) in of_pools {
+        let files = [tls.ca.as_ref(), tls.cert.as_ref(), tls.key.as_ref()];
+        missing |= absent(&format!("tls of pool \"{name}\""), files, warnings);
+    }
+    if !missing && let Err((at, error)) = load_trusts(config) {
+        let key = format!("tls.{}", error.part);
+        errors.push(config.error_at("pool", at, &key, error.to_string()));
+    }
+}
+
+/// Warns of files that are not on this machine. True: there is one.
+fn absent(owner: &str, files: [Option<&String>; 3], warnings: &mut Vec<String>) -> bool {
+    let before = warnings.len();
+    let absent = files.into_iter().flatten().filter(|file| !Path::new(file).exists());
+    warnings
+        .extend(absent.map(|file| format!("{owner}: {file} is not there: serve would not start")));
+    warnings.len() > before
 }
 
 /// Loads the tokenizers that the pools name, as the start does. One that is not on this machine is

@@ -116,6 +116,7 @@ impl Pool {
             aliases: Vec::new(),
             replicas,
             api_key: None,
+            tls: None,
             discover: None,
             tokenizer: None,
             chat_template: None,

@@ -39,6 +39,7 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
         aliases: aliases.into_iter().map(|text| text.text).collect(),
         replicas,
         api_key: api_key.map(|text| Secret::new(text.text)),
+        tls: tls(&mut table),
         discover: discover(&mut table),
         tokenizer: path(&mut table, "tokenizer", "none"),
         chat_template: path(&mut table, "chat_template", "the tokenizer's"),
@@ -79,6 +80,7 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
         table.error(table.line, what);
     }
     parts(&mut table, &pool);
+    secured(&mut table, &pool);
     table.finish();
     pool
 }
@@ -101,6 +103,42 @@ fn parts(table: &mut Table<'_, '_>, pool: &Pool) {
                     pair, not for the prefill pool";
         table.error(aliases, what);
     }
+}
+
+/// A pool with `tls` keeps nobody who is spoken to without.
+fn secured(table: &mut Table<'_, '_>, pool: &Pool) {
+    let line = table.line_of("tls");
+    let plain = pool.replicas.iter().find(|replica| !replica.is_secure());
+    if let (Some(_), Some(plain)) = (&pool.tls, plain) {
+        let id = &plain.id;
+        let what = format!("tls in [[pool]] is for replicas behind https://, and {id} is not one");
+        table.error(line, what);
+    }
+}
+
+fn tls(table: &mut Table<'_, '_>) -> Option<UpstreamTls> {
+    let given = table.inline("tls", |tls| {
+        let unset = ["what the system trusts", "none shown", "none shown", "each replica's host"];
+        let keys = ["ca", "cert", "key", "server_name"].into_iter().zip(unset);
+        let mut given = keys.map(|(key, unset)| (key, tls.opt_text(key, unset)));
+        let mut next = || given.next().and_then(|(_, text)| text);
+        let [ca, cert, key, server_name] = [next(), next(), next(), next()];
+        if cert.is_some() != key.is_some() {
+            tls.error(tls.line, "tls in [[pool]] needs cert and key together, or neither");
+        }
+        let is_name = |name: &str| is_host(name) || name.parse::<std::net::IpAddr>().is_ok();
+        if let Some(name) = server_name.as_ref().filter(|name| !is_name(&name.text)) {
+            let what = format!("server_name in tls of [[pool]] is no name: {}", name.quoted());
+            tls.error(name.origin.line(), what);
+        }
+        let text = |text: Option<Text>| text.map(|text| text.text);
+        let [ca, cert, key, server_name] = [ca, cert, key, server_name].map(text);
+        UpstreamTls { ca, cert, key, server_name }
+    });
+    if given.is_none() {
+        table.note_unset("tls", "what the system trusts, for https://");
+    }
+    given
 }
 
 /// Gives a prefill or decode pool that names no other half the one that names it.
@@ -263,36 +301,45 @@ fn replica(
     }
 }
 
-/// Parses `http://host:port` with an optional final slash. The error says what is wrong without
-/// repeating the URL.
+/// Parses `http://host:port` or `https://host[:port]` with an optional final slash. The error says
+/// what is wrong without repeating the URL.
 pub(super) fn parse_replica(url: &str) -> Result<Replica, &'static str> {
-    const WANT: &str = "must be http://host:port";
+    const WANT: &str = "must be http://host:port or https://host:port";
+    const HTTPS_PORT: u16 = 443;
     if url.contains('@') {
         return Err("credentials in a URL are refused; use api_key");
     }
     let lower = url.to_ascii_lowercase();
-    if lower.starts_with("https://") {
-        return Err("https upstream is not supported yet; use http:// inside a trusted network");
-    }
-    let rest = lower.strip_prefix("http://").ok_or(WANT)?;
+    let (scheme, rest) = lower.split_once("://").ok_or(WANT)?;
+    let secure = match scheme {
+        "http" => false,
+        "https" => true,
+        _ => return Err(WANT),
+    };
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if authority.contains(['/', '?', '#']) {
         return Err("must be http://host:port without a path; /v1 is added by the gateway");
     }
-    let (host, port) = authority.rsplit_once(':').ok_or("must name its port: http://host:8000")?;
-    let port_digits = port.bytes().all(|byte| byte.is_ascii_digit());
-    let port: u16 = port.parse().ok().filter(|&p| p != 0 && port_digits).ok_or(WANT)?;
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => {
+            let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+            (host, port.parse().ok().filter(|&port| port != 0 && digits).ok_or(WANT)?)
+        }
+        _ if secure => (authority, HTTPS_PORT),
+        _ => return Err("must name its port: http://host:8000"),
+    };
     let bare = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(v6) => v6.parse::<std::net::Ipv6Addr>().map(|_| v6).map_err(|_| WANT)?,
         None => Some(host).filter(|host| is_host(host)).ok_or(WANT)?,
     };
     Ok(Replica {
-        url: format!("http://{host}:{port}"),
+        url: format!("{scheme}://{host}:{port}"),
         host: bare.to_owned(),
         port,
         id: format!("{host}:{port}"),
         zone: None,
         weight: 1.0,
+        server_name: None,
     })
 }
 

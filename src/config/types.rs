@@ -125,6 +125,8 @@ pub struct Pool {
     pub replicas: Vec<Replica>,
     /// Sent upstream as `Authorization: Bearer`; a tenant's key never is.
     pub api_key: Option<Secret>,
+    /// How replicas behind `https://` are spoken to; `None`: by what the system trusts.
+    pub tls: Option<UpstreamTls>,
     /// Where further replicas are found.
     pub discover: Option<Discover>,
     /// Folder of the tokenizer.
@@ -160,7 +162,7 @@ pub struct Pool {
 /// One vLLM server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replica {
-    /// `http://host:port`, in lower case, without a path.
+    /// `http://host:port` or `https://host:port`, in lower case, without a path.
     pub url: String,
     /// Host name or address; an IPv6 address without its brackets.
     pub host: String,
@@ -172,10 +174,25 @@ pub struct Replica {
     pub zone: Option<String>,
     /// Share relative to the pool's other replicas. Default 1.
     pub weight: f64,
+    /// The name in its certificate where its source tells one; `None`: the pool's, or its host.
+    pub server_name: Option<String>,
+}
+
+/// `pool.tls`: PEM files, each read at the start and at every reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpstreamTls {
+    /// Roots of the replicas' certificates, or these themselves; `None`: what the system trusts.
+    pub ca: Option<String>,
+    /// What the gateway proves itself by where replicas ask for it.
+    pub cert: Option<String>,
+    /// Its private key.
+    pub key: Option<String>,
+    /// The name in the replicas' certificates; `None`: each one's host.
+    pub server_name: Option<String>,
 }
 
 impl Replica {
-    /// Reads `http://host:port`, with an optional final slash.
+    /// Reads `http://host:port` or `https://host[:port]`, with an optional final slash.
     ///
     /// # Errors
     /// What is wrong with it, without repeating it.
@@ -185,7 +202,18 @@ impl Replica {
 
     /// The authority for a `Host` field: `host:port`, IPv6 in brackets.
     pub fn authority(&self) -> &str {
-        self.url.strip_prefix("http://").unwrap_or(&self.url)
+        self.url.split_once("://").map_or(&self.url, |(_, authority)| authority)
+    }
+
+    /// Does it speak TLS?
+    pub fn is_secure(&self) -> bool {
+        self.url.starts_with("https://")
+    }
+
+    /// The same one behind TLS, with this name in its certificate.
+    pub fn secured(self, name: &str) -> Replica {
+        let url = format!("https://{}", self.authority());
+        Replica { url, server_name: Some(name.to_owned()), ..self }
     }
 }
 

@@ -19,7 +19,7 @@ use super::reply::Failure;
 use super::ticket::Ticket;
 use crate::admin::Stage;
 use crate::http1::{PieceKind, ResponseHead, write};
-use crate::net::Stream;
+use crate::net::Wire;
 use crate::openai::{self, Endpoint, json, read_answer, usage_in_tail};
 use crate::replicas::Failure as ReplicaFailure;
 use crate::runtime::clock;
@@ -143,7 +143,7 @@ pub(super) async fn read(
     client: &mut Client,
     head: &ResponseHead,
     (elsewhere, limit, is_json): (&dyn Fn() -> bool, &'static str, bool),
-    (stream, inbox): (&mut Stream, &mut Buffer),
+    (stream, inbox): (&mut Wire, &mut Buffer),
 ) -> Result<Answer, Attempt> {
     let object = is_json && head.status == 200;
     let mut answer = Answer::new(exchange::incoming(head));
@@ -342,7 +342,7 @@ async fn pass_on(
     ticket: &mut Ticket<'_>,
     head: ResponseHead,
     answer: &mut Answer,
-    (mut stream, mut inbox): (Stream, Buffer),
+    (mut stream, mut inbox): (Wire, Buffer),
 ) -> Result<Next, Failure> {
     let mut out = Vec::with_capacity(512);
     let written = ticket.head_of_answer(&mut out, head.status);

@@ -18,12 +18,11 @@ use crate::gateway::side::Side;
 use crate::http1::parse_request;
 use crate::net::{Driver, Stream};
 use crate::openai::Endpoint;
-use crate::replicas::Fleet;
+use crate::replicas::{Files, Fleet};
 use crate::runtime::log::{Level, Log};
 use crate::runtime::snapshot::Snapshot;
 use crate::tenants::KeyId;
 use crate::usage::UsageWriter;
-use std::collections::HashMap;
 
 /// What the cores share, without a core, and the usage writer with its file.
 fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
@@ -35,7 +34,7 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
     );
     let config = Arc::new(Config::from_text("test.toml", &text).expect("configuration"));
     let (usage, writer) = UsageWriter::start(&config.usage).expect("writer");
-    let fleet = Arc::new(Fleet::new(&config, cores, &HashMap::new(), 0));
+    let fleet = Arc::new(Fleet::new(&config, cores, &Files::default(), 0));
     let (loader, _) = crate::replicas::adapters::channel();
     let shared = Shared {
         loader,

@@ -124,13 +124,12 @@ impl Ring {
 mod tests {
     use super::*;
     use crate::config;
-    use crate::replicas::Fleet;
-    use std::collections::HashMap;
+    use crate::replicas::{Files, Fleet};
 
     fn pool() -> Arc<Pool> {
         let text = "[[pool]]\nname = \"p\"\nreplicas = [\"http://127.0.0.1:1\"]\n";
         let config = config::Config::from_text("t", text).unwrap();
-        Arc::clone(&Fleet::new(&config, 1, &HashMap::new(), 0).pools[0])
+        Arc::clone(&Fleet::new(&config, 1, &Files::default(), 0).pools[0])
     }
 
     fn entry(pool: &Arc<Pool>, n: u64, ttft_ms: f64) -> Entry {

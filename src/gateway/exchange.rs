@@ -19,7 +19,7 @@ use super::plan::Plan;
 use super::ticket::Ticket;
 use super::upstream::another;
 use crate::http1::{ChunkTracker, HeadScanner, ResponseBody, ResponseHead, parse_response};
-use crate::net::{SEND_SLICES_MAX, Stream, fill_slices};
+use crate::net::{SEND_SLICES_MAX, Wire, fill_slices};
 use crate::openai::{Edits, Opener};
 use crate::replicas::{Failure as ReplicaFailure, InFlight, Replica};
 
@@ -35,7 +35,7 @@ const UNLIKE: &str = "the answer began in another way than that of the replica b
 
 /// A replica that is answering.
 pub(super) struct Exchange {
-    pub stream: Stream,
+    pub stream: Wire,
     pub inbox: Buffer,
     pub replica: Arc<Replica>,
     pub head: ResponseHead,
@@ -91,7 +91,7 @@ impl Attempt {
 }
 
 /// A replica's side of an attempt: its socket and what it has sent.
-pub(super) type Side<'s> = (&'s mut Stream, &'s mut Buffer);
+pub(super) type Side<'s> = (&'s mut Wire, &'s mut Buffer);
 
 /// Sends the request and waits until the answer has begun.
 pub(super) async fn begin(
@@ -229,7 +229,7 @@ pub(super) enum Received {
 }
 
 /// Receives once into `inbox` without waiting.
-pub(super) fn receive(core: &Core, stream: &mut Stream, inbox: &mut Buffer) -> Received {
+pub(super) fn receive(core: &Core, stream: &mut Wire, inbox: &mut Buffer) -> Received {
     let space = inbox.space(&core.buffers, READ_BYTES_MAX);
     if space.is_empty() {
         return Received::Full;

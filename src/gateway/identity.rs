@@ -1,11 +1,13 @@
-//! The files that TLS clients are shown: read at the start, at a reload, and by `check`.
+//! The files of TLS, of what clients are shown and of whom we believe as replicas: read at the
+//! start, at a reload, and by `check`.
 //!
 //! On the control thread, never on a core.
 
+use std::collections::HashMap;
 use std::path::Path;
 
-use crate::config::Config;
-use crate::net::{Identity, IdentityError};
+use crate::config::{Config, Pool, UpstreamTls};
+use crate::net::{Identity, IdentityError, Trust};
 use crate::runtime::clock;
 
 /// A certificate with its chain has some kilobytes; a bundle of roots some hundred.
@@ -29,6 +31,57 @@ pub fn load(config: &Config) -> Result<Option<Identity>, IdentityError> {
         IdentityError { what: format!("{path}: {}", error.what), ..error }
     };
     Identity::from_pem(&cert, &key, roots.as_deref()).map(Some).map_err(in_file)
+}
+
+/// Whom each pool believes where its replicas speak TLS, by the pool's name. One that names no
+/// roots believes those of the system; without any there it is missing, unless it needs them now.
+///
+/// # Errors
+/// The pool's index, and what of its files cannot be read, is not what it should be, or is missing.
+pub fn load_trusts(config: &Config) -> Result<HashMap<String, Trust>, (usize, IdentityError)> {
+    // Read when first wanted, and once.
+    let mut system = None;
+    let mut trusts = HashMap::new();
+    for (at, pool) in config.pools.iter().enumerate() {
+        let trust = match &pool.tls {
+            Some(tls) if *tls != UpstreamTls::default() => trust(tls),
+            _ => system.get_or_insert_with(|| Trust::of_system(None)).clone(),
+        };
+        let needed = pool.tls.is_some() || pool.replicas.iter().any(|it| it.is_secure());
+        match trust {
+            Ok(trust) => drop(trusts.insert(pool.name.clone(), trust)),
+            Err(error) if needed => return Err((at, error)),
+            Err(_) => {}
+        }
+    }
+    Ok(trusts)
+}
+
+fn trust(tls: &UpstreamTls) -> Result<Trust, IdentityError> {
+    let part = |part, path: &Option<String>| path.as_ref().map(|path| read(part, path)).transpose();
+    let (ca, cert, key) = (part("ca", &tls.ca)?, part("cert", &tls.cert)?, part("key", &tls.key)?);
+    let own = cert.as_deref().zip(key.as_deref());
+    let trust = match &ca {
+        Some(ca) => Trust::from_pem(ca, own),
+        None => Trust::of_system(own),
+    };
+    trust.map_err(|error| {
+        let path = match error.part {
+            "cert" => &tls.cert,
+            "key" => &tls.key,
+            _ => &tls.ca,
+        };
+        let what = path.iter().map(|path| format!("{path}: ")).collect::<String>() + &error.what;
+        IdentityError { what, ..error }
+    })
+}
+
+/// [`load_trusts`] with its error in words.
+pub(super) fn trusts(config: &Config) -> Result<HashMap<String, Trust>, String> {
+    load_trusts(config).map_err(|(at, error)| {
+        let name = config.pools.get(at).map_or("", |pool: &Pool| &pool.name);
+        format!("pool {name}: {error}")
+    })
 }
 
 /// What is wrong with the time of the certificate that clients are shown, or soon will be.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::task::{Context, Waker};
 
 use crate::http1::{ChunkTracker, PieceKind};
-use crate::net::Stream;
+use crate::net::Wire;
 
 /// Longest idle time, below uvicorn's 5 s.
 const IDLE_MS_MAX: u64 = 4_000;
@@ -17,7 +17,7 @@ const IDLE_MS_MAX: u64 = 4_000;
 const IDLE_MAX: usize = 512;
 
 struct Idle {
-    stream: Stream,
+    stream: Wire,
     since_ms: u64,
     /// A stream's last chunk may still be on its way when its `[DONE]` was passed on: it is read
     /// before the connection is used again.
@@ -57,7 +57,7 @@ impl Idle {
 
 impl IdlePool {
     /// A usable connection to the replica with this key, the most recently used first.
-    pub(super) fn take(&self, replica: usize, now_ms: u64) -> Option<Stream> {
+    pub(super) fn take(&self, replica: usize, now_ms: u64) -> Option<Wire> {
         let mut pools = self.by_replica.borrow_mut();
         let pool = pools.get_mut(&replica)?;
         while let Some(mut idle) = pool.pop() {
@@ -72,7 +72,7 @@ impl IdlePool {
     pub(super) fn give(
         &self,
         replica: usize,
-        mut stream: Stream,
+        mut stream: Wire,
         tail: Option<ChunkTracker>,
         now_ms: u64,
     ) {

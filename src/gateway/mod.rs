@@ -63,7 +63,7 @@ mod waiting;
 mod watchdog;
 
 pub use handover::withdraw;
-pub use identity::{load as load_identity, remark as remark_on_identity};
+pub use identity::{load as load_identity, load_trusts, remark as remark_on_identity};
 pub use offline::explain_snapshot;
 pub use process::Gateway;
 pub use reload::{Reloaded, Reopen};

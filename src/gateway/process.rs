@@ -31,7 +31,7 @@ use crate::prompt::segments::SegmentCache;
 use crate::replicas::adapters::{self, Wants};
 use crate::replicas::registry::{self, Handle, Registry};
 use crate::replicas::share::{self, Share, Stats};
-use crate::replicas::{Fleet, Tone, Upkeep};
+use crate::replicas::{Files, Fleet, Tone, Upkeep};
 use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::log::{Level, Log};
@@ -100,8 +100,11 @@ impl Gateway {
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
         let mut loaded = Loaded::default();
-        let models = loaded.load(&config, &log)?;
-        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &models, clock::now_ms()));
+        let files = Files {
+            models: loaded.load(&config, &log)?,
+            trusts: identity::trusts(&config)?,
+        };
+        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &files, clock::now_ms()));
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(no_thread)?;
         let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;

@@ -18,7 +18,8 @@ use super::models::Loaded;
 use super::shared::Shared;
 use crate::config::{Config, ConfigErrors};
 use crate::net::Identity;
-use crate::replicas::registry::{Handle, Models};
+use crate::replicas::Files;
+use crate::replicas::registry::Handle;
 use crate::runtime::systemd;
 
 /// Reads the configuration again.
@@ -104,12 +105,12 @@ async fn reload(
     let Ok((read, loaded)) = read.await else {
         return (Err("reading it has panicked".to_owned()), Loaded::default());
     };
-    let (config, waiting, models, identity) = match read {
+    let (config, waiting, files, identity) = match read {
         Ok(read) => read,
         Err(why) => return (Err(why), loaded),
     };
     config.warnings.iter().for_each(|warning| shared.log.warn(warning));
-    let reconfigured = registry.reconfigure(Arc::new(config), models).await;
+    let reconfigured = registry.reconfigure(Arc::new(config), files).await;
     let ended = |_| "the registry has ended".to_owned();
     if let (Ok(()), Some(cell), Some(new)) = (&reconfigured, &shared.identity, identity) {
         cell.publish(new);
@@ -117,17 +118,18 @@ async fn reload(
     (reconfigured.map(|()| waiting).map_err(ended), loaded)
 }
 
-type Read = (Config, Vec<&'static str>, Models, Option<Identity>);
+type Read = (Config, Vec<&'static str>, Files, Option<Identity>);
 
 fn read(shared: &Shared, reopen: &Reopen, loaded: &mut Loaded) -> Result<Read, String> {
     let mut config = reopen().map_err(|errors| errors.to_string())?;
     let waiting = keep_what_is_fixed(&mut config, &shared.published.load().config);
     // Read again also when no name has changed: certificates are renewed in place.
     let identity = identity::load(&config).map_err(|error| error.to_string())?;
-    let models = loaded.load(&config, &shared.log)?;
+    let trusts = identity::trusts(&config)?;
+    let files = Files { models: loaded.load(&config, &shared.log)?, trusts };
     let remark = identity.as_ref().and_then(|identity| identity::remark(&config, identity));
     config.warnings.extend(remark);
-    Ok((config, waiting, models, identity))
+    Ok((config, waiting, files, identity))
 }
 
 /// Gives what is fixed at the start its old value; the keys that would have changed.

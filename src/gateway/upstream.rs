@@ -26,7 +26,7 @@ use super::relay;
 use super::reply::Failure;
 use super::ticket::{CALLERS_LIMIT, Ticket};
 use crate::admin::RETRY_REASONS;
-use crate::net::{self, Stream};
+use crate::net::Wire;
 use crate::replicas::{Failure as ReplicaFailure, InFlight, Lane, Replica};
 
 /// The limit on connecting.
@@ -285,20 +285,22 @@ pub(super) async fn connect(
     plan: &Plan<'_>,
     ticket: &Ticket<'_>,
     replica: &Replica,
-) -> Result<Stream, Attempt> {
+) -> Result<Wire, Attempt> {
     let Some(addr) = replica.addr.load_full() else {
         return Err(Attempt::Failed(None, "its name is not resolved".to_owned()));
     };
+    let peer = replica.peer().map_err(|why| exchange::broken(&format!("cannot connect: {why}")))?;
     let (limit_ms, limit) = ticket.sooner(plan.published.timeouts.connect_ms, CONNECT);
     client.deadline.set(limit_ms);
-    let mut connecting = std::pin::pin!(net::connect(*addr));
+    let mut connecting = std::pin::pin!(Wire::connect(*addr, peer.as_deref()));
     let connected = poll_fn(|cx| {
         if let Poll::Ready(result) = connecting.as_mut().poll(cx) {
             return Poll::Ready(result.map_err(|error| {
                 let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
                 let failure =
                     if refused { ReplicaFailure::Refused } else { ReplicaFailure::Broken };
-                Attempt::Failed(Some(failure), format!("cannot connect: {}", error.kind()))
+                let why = error.get_ref().map_or(error.kind().to_string(), ToString::to_string);
+                Attempt::Failed(Some(failure), format!("cannot connect: {why}"))
             }));
         }
         if client.poll_gone(cx, core).is_ready() {

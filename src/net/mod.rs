@@ -22,6 +22,7 @@ mod ready;
 mod stream;
 mod sys;
 mod tls;
+mod trust;
 mod validity;
 mod wire;
 
@@ -32,6 +33,7 @@ pub use pass::{FDS_A_MESSAGE, receive_with, send_with};
 pub use stream::{SEND_SLICES_MAX, Stream, connect, fill_slices};
 pub use sys::{Heap, Registers, Sample, Sampler, SharedWords, heap, inherited_listeners};
 pub use tls::{HandshakeError, Identity, IdentityError, TlsStream};
+pub use trust::{Peer, Trust};
 pub use validity::{Standing, Validity};
 pub use wire::Wire;
 

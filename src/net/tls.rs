@@ -1,9 +1,8 @@
-//! TLS on a client's socket: rustls over a [`Stream`], readiness first like it.
+//! TLS on a socket, of a client or to a replica: rustls over a [`Stream`], readiness first like it.
 //!
 //! rustls does no I/O of its own: what the socket has is handed to it, what it wants sent is sent.
-//! One connection a client, on the thread of its core; an idle one keeps some kilobytes. TLS 1.2
-//! and 1.3, HTTP/1.1 by ALPN. Never blocks, reads no file and no clock but rustls's own for the
-//! lifetime of its tickets.
+//! On the thread of its core; an idle connection keeps some kilobytes. TLS 1.2 and 1.3, HTTP/1.1 by
+//! ALPN. Never blocks, reads no file and no clock but rustls's own for the lifetime of its tickets.
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
@@ -15,13 +14,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls::{Connection, RootCertStore, ServerConfig, ServerConnection};
 
 use super::stream::Stream;
 use super::validity::Validity;
 
 /// The protocol that we speak.
-const HTTP_1_1: &[u8] = b"http/1.1";
+pub(super) const HTTP_1_1: &[u8] = b"http/1.1";
 /// Plaintext that is encrypted at once, one record: what a client does not take waits in the
 /// caller's buffers, and a slow one shows that it takes something.
 const ENCRYPTED_BYTES_MAX: usize = 16 * 1024;
@@ -53,7 +52,7 @@ impl fmt::Display for IdentityError {
 
 impl std::error::Error for IdentityError {}
 
-fn fault(part: &'static str, what: impl Into<String>) -> IdentityError {
+pub(super) fn fault(part: &'static str, what: impl Into<String>) -> IdentityError {
     IdentityError { part, what: what.into() }
 }
 
@@ -72,9 +71,6 @@ impl Identity {
         let provider = Arc::new(ring::default_provider());
         let chain = certificates("cert", cert)?;
         let validity = chain.first().and_then(Validity::of);
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-            fault("key", "no private key in PEM is in it (an encrypted one cannot be read)")
-        })?;
         let certified = certified(chain, key, &provider)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -82,7 +78,7 @@ impl Identity {
         let builder = match client_ca {
             None => builder.with_no_client_auth(),
             Some(pem) => {
-                let roots = Arc::new(roots(pem)?);
+                let roots = Arc::new(roots("client_ca", certificates("client_ca", pem)?)?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
                 let verifier = verifier.map_err(|error| fault("client_ca", error.to_string()))?;
                 builder.with_client_cert_verifier(verifier)
@@ -108,10 +104,7 @@ impl Identity {
     /// rustls refuses its configuration; not seen.
     pub fn accept(&self, socket: Stream) -> io::Result<TlsStream> {
         let tls = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
-        let mut stream =
-            TlsStream { socket, tls, plain: 0, closed: false, accepted: 0, first: None };
-        stream.tls.set_buffer_limit(Some(ENCRYPTED_BYTES_MAX));
-        Ok(stream)
+        Ok(TlsStream::new(socket, Connection::Server(tls)))
     }
 }
 
@@ -125,7 +118,8 @@ impl rustls::server::ResolvesServerCert for One {
     }
 }
 
-fn certificates(
+/// The certificates of a PEM; at least one.
+pub(super) fn certificates(
     part: &'static str,
     pem: &[u8],
 ) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
@@ -137,11 +131,15 @@ fn certificates(
     }
 }
 
-fn certified(
+/// A certificate with its private key, which is in `key` as PEM.
+pub(super) fn certified(
     chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
+    key: &[u8],
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, IdentityError> {
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
+        fault("key", "no private key in PEM is in it (an encrypted one cannot be read)")
+    })?;
     let key = provider.key_provider.load_private_key(key);
     let key = key.map_err(|error| fault("key", format!("of no known kind: {error}")))?;
     let certified = CertifiedKey::new(chain, key);
@@ -152,10 +150,13 @@ fn certified(
     Ok(certified)
 }
 
-fn roots(pem: &[u8]) -> Result<RootCertStore, IdentityError> {
+pub(super) fn roots(
+    part: &'static str,
+    certificates: Vec<CertificateDer<'static>>,
+) -> Result<RootCertStore, IdentityError> {
     let mut roots = RootCertStore::empty();
-    for root in certificates("client_ca", pem)? {
-        roots.add(root).map_err(|error| fault("client_ca", error.to_string()))?;
+    for root in certificates {
+        roots.add(root).map_err(|error| fault(part, error.to_string()))?;
     }
     Ok(roots)
 }
@@ -163,7 +164,7 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, IdentityError> {
 /// Why a handshake has failed.
 #[derive(Debug)]
 pub enum HandshakeError {
-    /// The client speaks HTTP without TLS.
+    /// The peer speaks HTTP without TLS.
     PlainHttp,
     /// Anything else; an alert told it where the protocol has one.
     Failed(io::Error),
@@ -172,18 +173,23 @@ pub enum HandshakeError {
 /// A connection with TLS.
 pub struct TlsStream {
     socket: Stream,
-    tls: ServerConnection,
+    tls: Connection,
     /// Bytes that are decrypted and not yet taken.
     plain: usize,
-    /// The client has said that this is all; it may have come with the bytes before.
+    /// The peer has said that this is all; it may have come with the bytes before.
     closed: bool,
     /// Bytes of the caller's that are encrypted, of which the socket has not taken all.
     accepted: usize,
-    /// The first byte that the client sent.
+    /// The first byte that the peer sent.
     first: Option<u8>,
 }
 
 impl TlsStream {
+    pub(super) fn new(socket: Stream, mut tls: Connection) -> TlsStream {
+        tls.set_buffer_limit(Some(ENCRYPTED_BYTES_MAX));
+        TlsStream { socket, tls, plain: 0, closed: false, accepted: 0, first: None }
+    }
+
     /// Goes on with the handshake; ready when it is over.
     pub fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HandshakeError>> {
         loop {
@@ -215,6 +221,11 @@ impl TlsStream {
         self.socket
     }
 
+    /// As [`Stream::breathe`], as far as the socket is asked for more.
+    pub fn breathe(&mut self) {
+        self.socket.breathe();
+    }
+
     /// As [`Stream::poll_readable`].
     pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.plain > 0 || self.closed {
@@ -223,7 +234,7 @@ impl TlsStream {
         self.socket.poll_readable(cx)
     }
 
-    /// As [`Stream::try_recv`]; `Ok(Some(0))` is an end that the client has confirmed.
+    /// As [`Stream::try_recv`]; `Ok(Some(0))` is an end that the peer has confirmed.
     ///
     /// # Errors
     /// The connection is dead, has ended without a word, or is not sound.
@@ -303,15 +314,20 @@ impl TlsStream {
     }
 
     /// Sends what the socket takes at once: an alert, a last word. What it does not take is lost
-    /// on a client that reads nothing.
+    /// on a peer that reads nothing.
     fn flush_now(&mut self) {
         let _ = self.poll_flush(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Tells the client that everything was said.
+    /// Tells the peer that everything was said.
     pub fn close_notify(&mut self) {
         self.tls.send_close_notify();
         self.flush_now();
+    }
+
+    /// As [`Stream::shut`], with no word on whether everything was said.
+    pub fn shut(&mut self) {
+        self.socket.shut();
     }
 
     /// As [`Stream::shut_write`], with no word on whether everything was said.

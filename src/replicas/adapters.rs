@@ -131,7 +131,7 @@ impl Load<'_> {
         let Some(addr) = self.replica.addr.load_full().map(|addr| *addr) else {
             return Err("its name is not resolved".to_owned());
         };
-        let mut client = Client::new(&self.replica.authority, self.pool.api_key.as_ref());
+        let mut client = Client::new(self.replica, self.pool.api_key.as_ref());
         ours.0.retain(|name| self.replica.lists(name));
         self.make_room(ours, &mut client, addr, report).await?;
         let asked = serde_json::json!({"lora_name": &**self.adapter, "lora_path": self.path});

@@ -2,6 +2,7 @@
 //! here is hot. Every answer has a limit on its size and its time, and a failure is just `None`.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -9,8 +10,11 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
+use super::replica::Replica;
 use crate::config::Secret;
+use crate::net::Peer;
 
 /// Largest answer that is read: a `/v1/models` of thousands of adapters.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -22,13 +26,27 @@ pub(super) type Answer = (u16, Bytes);
 pub(super) struct Client {
     authority: String,
     api_key: Option<Secret>,
+    peer: Result<Option<Arc<Peer>>, &'static str>,
+    /// Why TLS with it has failed, when that was last tried.
+    fault: Option<String>,
     kept: Option<(SocketAddr, SendRequest<Full<Bytes>>)>,
 }
 
 impl Client {
-    /// Of the replica with this `host:port`; connects when first asked.
-    pub(super) fn new(authority: &str, api_key: Option<&Secret>) -> Client {
-        Client { authority: authority.to_owned(), api_key: api_key.cloned(), kept: None }
+    /// Of this replica; connects when first asked.
+    pub(super) fn new(replica: &Replica, api_key: Option<&Secret>) -> Client {
+        Client {
+            authority: replica.authority.clone(),
+            api_key: api_key.cloned(),
+            peer: replica.peer(),
+            fault: None,
+            kept: None,
+        }
+    }
+
+    /// Why TLS with it has failed, if it has when a connection was last wanted.
+    pub(super) fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
     }
 
     /// Gets `path` from the replica at `addr`.
@@ -73,13 +91,36 @@ impl Client {
                     return Some(answer);
                 }
             }
-            let mut fresh = connect(addr).await?;
+            let mut fresh = self.connect(addr).await?;
             let answer = exchange(&mut fresh, self.request(method, path, body)?).await?;
             self.kept = Some((addr, fresh));
             Some(answer)
         };
         // The connection is out of its place meanwhile: one that was late is not used again.
         tokio::time::timeout(limit, exchange).await.ok()?
+    }
+
+    async fn connect(&mut self, addr: SocketAddr) -> Option<SendRequest<Full<Bytes>>> {
+        let socket = TcpStream::connect(addr).await.ok()?;
+        let peer = match &self.peer {
+            Ok(None) => return shake_hands(TokioIo::new(socket)).await,
+            Ok(Some(peer)) => peer,
+            Err(why) => {
+                self.fault = Some((*why).to_owned());
+                return None;
+            }
+        };
+        let (config, name) = peer.parts();
+        match TlsConnector::from(config).connect(name, socket).await {
+            Ok(secured) => {
+                self.fault = None;
+                shake_hands(TokioIo::new(secured)).await
+            }
+            Err(error) => {
+                self.fault = Some(error.to_string());
+                None
+            }
+        }
     }
 
     fn take(&mut self, addr: SocketAddr) -> Option<SendRequest<Full<Bytes>>> {
@@ -105,9 +146,10 @@ impl Client {
     }
 }
 
-async fn connect(addr: SocketAddr) -> Option<SendRequest<Full<Bytes>>> {
-    let socket = TcpStream::connect(addr).await.ok()?;
-    let (send, connection) = http1::handshake(TokioIo::new(socket)).await.ok()?;
+async fn shake_hands(
+    socket: impl hyper::rt::Read + hyper::rt::Write + Unpin + 'static,
+) -> Option<SendRequest<Full<Bytes>>> {
+    let (send, connection) = http1::handshake(socket).await.ok()?;
     // It ends with the replica's end of the connection, or when `send` is dropped.
     tokio::task::spawn_local(async move { drop(connection.await) });
     Some(send)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::pool::{Pool, PoolState};
 use crate::config;
+use crate::net::Trust;
 use crate::openai::models::Entry;
 use crate::prompt::model::Model;
 
@@ -58,17 +59,26 @@ pub struct Fleet {
     pub entries: Vec<Entry>,
 }
 
+/// What the files hold that pools name, by the pool's name.
+#[derive(Clone, Default)]
+pub struct Files {
+    /// Tokenizer and template.
+    pub models: HashMap<String, Arc<Model>>,
+    /// Whom it believes, and what it proves itself by, where replicas speak TLS.
+    pub trusts: HashMap<String, Trust>,
+}
+
 impl Fleet {
-    /// Builds the fleet of `config` with `models` by pool name, for `cores` cores.
+    /// Builds the fleet of `config`, whose pools have named `files`, for `cores` cores.
     #[must_use]
     pub fn new(
         config: &config::Config,
         cores: usize,
-        models: &HashMap<String, Arc<Model>>,
+        files: &Files,
         now_ms: u64,
     ) -> Fleet {
         let members = config.pools.iter().map(|pool| pool.replicas.clone()).collect::<Vec<_>>();
-        Fleet::built(config, (cores, models), (&[], &members), now_ms)
+        Fleet::built(config, (cores, files), (&[], &members), now_ms)
     }
 
     /// The fleet of another configuration, with these members each in the order of its pools. A
@@ -78,17 +88,17 @@ impl Fleet {
     pub fn reconfigured(
         &self,
         config: &config::Config,
-        models: &HashMap<String, Arc<Model>>,
+        files: &Files,
         members: &[Vec<config::Replica>],
         now_ms: u64,
     ) -> Fleet {
         let cores = self.pools.first().map_or(1, |pool| pool.state.cores());
-        Fleet::built(config, (cores, models), (&self.pools, members), now_ms)
+        Fleet::built(config, (cores, files), (&self.pools, members), now_ms)
     }
 
     fn built(
         config: &config::Config,
-        (cores, models): (usize, &HashMap<String, Arc<Model>>),
+        (cores, files): (usize, &Files),
         (former, members): (&[Arc<Pool>], &[Vec<config::Replica>]),
         now_ms: u64,
     ) -> Fleet {
@@ -108,7 +118,9 @@ impl Fleet {
                 state: state.unwrap_or_else(|| Arc::new(PoolState::new(cores))),
                 api_key: settings.api_key.clone(),
                 price: settings.price,
-                model: models.get(&prompts.name).map(Arc::clone),
+                trust: files.trusts.get(&settings.name).cloned(),
+                server_name: settings.tls.as_ref().and_then(|tls| tls.server_name.clone()),
+                model: files.models.get(&prompts.name).map(Arc::clone),
                 sequences_max: settings.sequences_max.unwrap_or(0),
                 block_tokens: prompts.block_size.and_then(|tokens| tokens.try_into().ok()),
                 prefills_at: pair.filter(|_| settings.role == config::Role::Decode),

@@ -10,6 +10,7 @@ fn replica(id: &str, port: u16) -> config::Replica {
         id: id.to_owned(),
         zone: None,
         weight: 1.0,
+        server_name: None,
     }
 }
 

@@ -39,7 +39,7 @@ mod upkeep;
 
 pub use describe::read_replica;
 pub use discover::SourceHealth;
-pub use fleet::{Fleet, Served, Unresolved};
+pub use fleet::{Files, Fleet, Served, Unresolved};
 pub use health::{Failure, Health, State};
 pub use ledger::{Dispatch, InFlight, Ledger, Sums};
 pub use members::{Refused, Source};

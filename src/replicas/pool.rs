@@ -13,6 +13,7 @@ use super::replica::Replica;
 use super::share::Outbox;
 use super::signals::RANKS_MAX;
 use crate::config;
+use crate::net::Trust;
 use crate::openai::models::Entry;
 use crate::prefix::{Index, Limits, SLOTS_MAX, Slot};
 use crate::prompt::model::Model;
@@ -61,6 +62,10 @@ pub struct Pool {
     pub api_key: Option<config::Secret>,
     /// Prices for usage records.
     pub price: Option<config::Price>,
+    /// Whom it believes where replicas speak TLS.
+    pub(super) trust: Option<Trust>,
+    /// The name in their certificates, where that is not their host.
+    pub(super) server_name: Option<String>,
     /// Tokenizer and template, when configured.
     pub(super) model: Option<Arc<Model>>,
     /// Configured tokens in a block of the KV cache.
@@ -83,7 +88,10 @@ impl Pool {
             if let Some(kept) = kept {
                 kept.set_weight(listed.weight);
             }
-            kept.map_or_else(|| Arc::new(Replica::new(listed, self.state.cores)), Arc::clone)
+            let new = || Arc::new(Replica::new(listed, self.state.cores));
+            let replica = kept.map_or_else(new, Arc::clone);
+            replica.set_peer(self.trust.as_ref(), self.server_name.as_deref(), listed);
+            replica
         };
         let replicas: Vec<_> = members.iter().map(replica).collect();
         Pool {
@@ -93,6 +101,8 @@ impl Pool {
             state: Arc::clone(&self.state),
             api_key: self.api_key.clone(),
             price: self.price,
+            trust: self.trust.clone(),
+            server_name: self.server_name.clone(),
             model: self.model.clone(),
             block_tokens: self.block_tokens,
             sequences_max: self.sequences_max,
@@ -335,6 +345,7 @@ mod tests {
             id: id.to_owned(),
             zone: None,
             weight: 1.0,
+            server_name: None,
         };
         Arc::new(Replica::new(&listed, 1))
     }
@@ -366,7 +377,7 @@ mod tests {
     fn what_is_past_the_limit_has_no_lane_and_is_counted() {
         let text = "[[pool]]\nname = \"p\"\ndiscover = { file = \"none\" }\n";
         let config = config::Config::from_text("test.toml", text).unwrap();
-        let fleet = super::super::Fleet::new(&config, 1, &HashMap::new(), 0);
+        let fleet = super::super::Fleet::new(&config, 1, &super::super::Files::default(), 0);
         let mut pool = fleet.pools[0].with_members(&[], 0);
         assert_eq!(pool.lanes_missing(), 0);
         pool.replicas = vec![replica("a"); LANES_MAX / 8 + 1];

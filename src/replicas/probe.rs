@@ -77,7 +77,7 @@ impl Watcher {
     }
 
     fn client(&self) -> Client {
-        Client::new(&self.replica.authority, self.api_key.as_ref())
+        Client::new(&self.replica, self.api_key.as_ref())
     }
 
     fn addr(&self) -> Option<SocketAddr> {
@@ -87,7 +87,7 @@ impl Watcher {
     /// `/health`, on a connection of its own each time: that shows whether the port accepts.
     async fn probe(&self) {
         let mut client = self.client();
-        let mut shown = None;
+        let (mut shown, mut fault) = (None, None);
         loop {
             resolve(&self.replica).await;
             client.hang_up();
@@ -108,6 +108,10 @@ impl Watcher {
             if shown.replace(state) != Some(state) {
                 self.tell(state);
             }
+            if fault.as_deref() != client.fault() {
+                fault = client.fault().map(str::to_owned);
+                fault.iter().for_each(|why| self.tell_fault(why));
+            }
             pause().await;
         }
     }
@@ -120,6 +124,10 @@ impl Watcher {
             }
             State::Suspect | State::Ejected | State::Down => self.report.warn(&line),
         }
+    }
+
+    fn tell_fault(&self, why: &str) {
+        self.report.warn(&format!("replica {}: no TLS with it: {why}", self.replica.id));
     }
 
     /// `/metrics` and what it serves, over one connection that is kept.

@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 
 use super::adapters::{self, Wants};
 use super::discover;
-use super::fleet::Fleet;
+use super::fleet::{Files, Fleet};
 use super::followers::Followers;
 use super::members::{LISTED_MAX, Listed, Members, Refused, Source};
 use super::pool::LANES_MAX;
@@ -23,7 +23,6 @@ use super::probe::Watcher;
 use super::replica::Replica;
 use super::report::{Lines, Report};
 use crate::config::{self, Config};
-use crate::prompt::model::Model;
 use crate::runtime::clock;
 
 /// Orders that wait.
@@ -32,9 +31,6 @@ const ORDERS_MAX: usize = 256;
 const DRAIN_LOOK: Duration = Duration::from_millis(100);
 /// What is learned within this time is published together.
 const GATHER: Duration = Duration::from_millis(5);
-
-/// Tokenizer and template of each pool that names them, by its name.
-pub type Models = HashMap<String, Arc<Model>>;
 
 type Answer = Result<(), Refused>;
 
@@ -48,7 +44,7 @@ enum Order {
     },
     Reconfigure {
         config: Arc<Config>,
-        models: Models,
+        files: Files,
         answer: oneshot::Sender<Answer>,
     },
     Add {
@@ -100,12 +96,12 @@ impl Handle {
         self.ask(|answer| Order::Remove { id, now, answer }).await
     }
 
-    /// From here on the fleet is as `config` has it, with these models.
+    /// From here on the fleet is as `config` has it, with what these files hold.
     ///
     /// # Errors
     /// The registry has ended.
-    pub async fn reconfigure(&self, config: Arc<Config>, models: Models) -> Result<(), Refused> {
-        self.ask(|answer| Order::Reconfigure { config, models, answer }).await
+    pub async fn reconfigure(&self, config: Arc<Config>, files: Files) -> Result<(), Refused> {
+        self.ask(|answer| Order::Reconfigure { config, files, answer }).await
     }
 
     async fn ask(
@@ -213,8 +209,8 @@ impl Registry {
             }
             // Of a source that has been ended since.
             Order::Listed { .. } => {}
-            Order::Reconfigure { config, models, answer } => {
-                self.reconfigure(config, &models, handle);
+            Order::Reconfigure { config, files, answer } => {
+                self.reconfigure(config, &files, handle);
                 let _ = answer.send(Ok(()));
             }
             Order::Add { pool, replica, answer } => {
@@ -266,7 +262,7 @@ impl Registry {
 
     /// The pools are those of `config` from here on. What stays under its name stays what it is;
     /// requests under way keep what they hold.
-    fn reconfigure(&mut self, config: Arc<Config>, models: &Models, handle: &Handle) {
+    fn reconfigure(&mut self, config: Arc<Config>, files: &Files, handle: &Handle) {
         self.members.reconfigure(&self.config.pools, &config.pools);
         self.settled.retain(|name| config.pools.iter().any(|pool| pool.name == *name));
         self.config = config;
@@ -276,7 +272,7 @@ impl Registry {
         let (_, complaints) = self.settle_members();
         complaints.iter().for_each(|line| self.report.warn(line));
         let (before, wanted) = (Arc::clone(&self.fleet), self.wanted());
-        let fleet = before.reconfigured(&self.config, models, &wanted, clock::now_ms());
+        let fleet = before.reconfigured(&self.config, files, &wanted, clock::now_ms());
         self.publish_after(&before, fleet, true);
         self.follow_sources(handle);
     }
@@ -305,8 +301,9 @@ impl Registry {
                         replica.health.join_late();
                     }
                     let Replica { id, authority, .. } = &**replica;
-                    let pool = &pool.name;
-                    self.report.info(&format!("replica {id} ({authority}) joins pool {pool}"));
+                    let (pool, scheme) = (&pool.name, if replica.secure { "https://" } else { "" });
+                    self.report
+                        .info(&format!("replica {id} ({scheme}{authority}) joins pool {pool}"));
                 }
             }
         }

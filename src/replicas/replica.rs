@@ -16,6 +16,7 @@ use super::shelf::Loads;
 use super::signals::Signals;
 use super::silence::Silence;
 use crate::config;
+use crate::net::{Peer, Trust};
 use crate::openai::models::Entry;
 
 /// One vLLM server.
@@ -34,6 +35,10 @@ pub struct Replica {
     pub zone: Option<String>,
     /// Where to connect; `None` until its name is resolved. The control thread writes it.
     pub addr: ArcSwapOption<SocketAddr>,
+    /// It is spoken to with TLS.
+    pub secure: bool,
+    /// By what: whom its pool believes, under its name. `None`: nothing to believe it by.
+    pub peer: ArcSwapOption<Peer>,
     /// May it be sent work?
     pub health: Health,
     /// Its `/v1/models`, as last learned; `None` until it answered once.
@@ -63,6 +68,8 @@ impl Replica {
             port: from.port,
             zone: from.zone.clone(),
             addr: ArcSwapOption::from(ip),
+            secure: from.is_secure(),
+            peer: ArcSwapOption::empty(),
             health: Health::default(),
             models: ArcSwapOption::empty(),
             signals: Signals::default(),
@@ -84,11 +91,37 @@ impl Replica {
         self.weight.store(weight.to_bits(), Ordering::Relaxed);
     }
 
+    /// From now on it is believed, if it speaks TLS, when `trust` believes it under its name: the
+    /// one that its source tells, or else that of its pool, or its host.
+    pub(super) fn set_peer(
+        &self,
+        trust: Option<&Trust>,
+        pool_name: Option<&str>,
+        listed: &config::Replica,
+    ) {
+        let name = listed.server_name.as_deref().or(pool_name).unwrap_or(&self.host);
+        let peer = trust.filter(|_| self.secure).and_then(|trust| trust.peer(name));
+        self.peer.store(peer.map(Arc::new));
+    }
+
+    /// What to begin TLS with; `None`: it is spoken to without.
+    ///
+    /// # Errors
+    /// It speaks TLS, and there is nothing to believe it by.
+    pub fn peer(&self) -> Result<Option<Arc<Peer>>, &'static str> {
+        if !self.secure {
+            return Ok(None);
+        }
+        let peer = self.peer.load_full().ok_or("no root certificates to believe it by");
+        peer.map(Some)
+    }
+
     /// Is it the one that `listed` means? Another address is another replica, so that
     /// nothing learned of the one is believed of the other.
     #[must_use]
     pub fn is(&self, listed: &config::Replica) -> bool {
-        *self.id == *listed.id && self.authority == listed.authority()
+        let same = self.authority == listed.authority() && self.secure == listed.is_secure();
+        same && *self.id == *listed.id
     }
 
     /// Does it list a model or adapter of this name, as last learned?

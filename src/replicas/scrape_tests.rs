@@ -11,6 +11,7 @@ fn replica() -> Replica {
         id: "a".to_owned(),
         zone: None,
         weight: 1.0,
+        server_name: None,
     };
     Replica::new(&listed, 1)
 }

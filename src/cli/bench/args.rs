@@ -63,6 +63,9 @@ pub(in super::super) struct Args {
     /// Bearer key of the direct endpoint
     #[arg(long, value_name = "KEY")]
     direct_key: Option<String>,
+    /// Root certificates of https endpoints, or theirs themselves, in PEM [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// Requests a second, open loop; where a search begins
     #[arg(long, value_name = "RPS", conflicts_with_all = ["concurrency", "rates"],
           value_parser = positive)]
@@ -286,11 +289,16 @@ impl Args {
     fn targets(&self) -> Result<(Target, Option<Target>), String> {
         let key = self.key.clone().or_else(|| std::env::var("EXPEDITE_KEY").ok());
         let url = self.target.as_deref().unwrap_or_default();
-        let mut target = Target::from_url(url, secret(key)?)?;
+        let read = |path: &PathBuf| {
+            std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
+        };
+        let ca = self.ca.as_ref().map(read).transpose()?;
+        let mut target = Target::believing(url, secret(key)?, ca.as_deref())?;
         let wanted = self.model.as_deref().or(self.models.first().map(String::as_str));
         target.choose_model(wanted, true)?;
         let direct = self.direct.as_ref().map(|url| {
-            let mut direct = Target::from_url(url, secret(self.direct_key.clone())?)?;
+            let key = secret(self.direct_key.clone())?;
+            let mut direct = Target::believing(url, key, ca.as_deref())?;
             direct.choose_model(Some(&target.model), false)?;
             Ok::<_, String>(direct)
         });

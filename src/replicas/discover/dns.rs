@@ -115,17 +115,20 @@ async fn targets(resolver: &TokioResolver, name: &str) -> Result<Found, String> 
         let target = srv.target.to_utf8();
         let Ok(found) = resolver.lookup_ip(target.as_str()).await else { continue };
         until = until.min(found.valid_until());
-        let id = format!("{}:{}", target.trim_end_matches('.'), srv.port);
+        let host = target.trim_end_matches('.');
         // IPv4 first: servers are commonly bound to 0.0.0.0.
         let ip = found.iter().find(IpAddr::is_ipv4).or_else(|| found.iter().next());
-        list.extend(ip.and_then(|ip| replica(ip, srv.port, Some(id))));
+        list.extend(ip.and_then(|ip| replica(ip, srv.port, Some(host))));
     }
     Ok((list, until))
 }
 
-fn replica(ip: IpAddr, port: u16, id: Option<String>) -> Option<Listed> {
+/// The replica at an address, which may be that of a `host` with a name.
+fn replica(ip: IpAddr, port: u16, host: Option<&str>) -> Option<Listed> {
     let url = format!("http://{}", SocketAddr::new(ip, port));
     let replica = config::Replica::parse(&url).ok()?;
-    let id = id.filter(|id| config::is_replica_id(id)).unwrap_or_else(|| replica.id.clone());
-    Some(Listed::new(config::Replica { id, ..replica }))
+    let id = host.map(|host| format!("{host}:{port}")).filter(|id| config::is_replica_id(id));
+    let id = id.unwrap_or_else(|| replica.id.clone());
+    let server_name = host.map(str::to_owned);
+    Some(Listed::new(config::Replica { id, server_name, ..replica }))
 }

@@ -43,12 +43,20 @@ pub(super) fn follow(
         Discover::Kubernetes(_) => "kubernetes",
     }));
     let discover = pool.discover.clone()?;
+    let named = pool.tls.as_ref().map(|tls| tls.server_name.clone());
+    let secured = named.and_then(|named| match &discover {
+        // Its lines say themselves how they are spoken to.
+        Discover::File(_) => None,
+        Discover::Dns(dns) => Some((named, dns.name.trim_end_matches('.').to_owned())),
+        Discover::Kubernetes(it) => Some((named, format!("{}.{}.svc", it.service, it.namespace))),
+    });
     let outlet = Outlet {
         at,
         pool: pool.name.clone(),
         state: Arc::clone(state),
         registry,
         report,
+        secured,
         last: None,
         trouble: None,
         failures: 0,
@@ -67,6 +75,9 @@ struct Outlet {
     state: Arc<PoolState>,
     registry: Handle,
     report: Rc<Report>,
+    /// Who is listed by address alone speaks TLS: the name that the configuration says is in the
+    /// certificates, and the one that it is otherwise.
+    secured: Option<(Option<String>, String)>,
     last: Option<Vec<Listed>>,
     trouble: Option<String>,
     failures: u32,
@@ -74,8 +85,15 @@ struct Outlet {
 
 impl Outlet {
     /// The source is well and lists these.
-    async fn list(&mut self, list: Vec<Listed>) {
+    async fn list(&mut self, mut list: Vec<Listed>) {
         self.failures = 0;
+        if let Some((named, usual)) = &self.secured {
+            for listed in &mut list {
+                let replica = listed.replica.clone();
+                let told = named.clone().or(replica.server_name.clone());
+                listed.replica = replica.secured(told.as_ref().unwrap_or(usual));
+            }
+        }
         self.state.source.set_well(true);
         if self.trouble.take().is_some() {
             self.report.info(&format!("pool {}: its source is well again", self.pool));

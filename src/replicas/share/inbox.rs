@@ -94,14 +94,14 @@ impl Inbox {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::replicas::fleet::Fleet;
+    use crate::replicas::fleet::{Files, Fleet};
     use crate::replicas::share::{Encoder, Head, LaneName};
     use std::cell::Cell;
 
     fn fleet() -> Fleet {
         let text = "[[pool]]\nname = \"p\"\nreplicas = [{ url = \"http://r:1\", id = \"r1\" }]\n";
         let config = Config::from_text("test.toml", text).unwrap();
-        Fleet::new(&config, 1, &HashMap::new(), 0)
+        Fleet::new(&config, 1, &Files::default(), 0)
     }
 
     fn batch(chains: &[Vec<BlockHash>]) -> Batch {
