@@ -143,6 +143,16 @@ fn sent(bed: &Bed, key: &str, first: u64) -> Client {
     client
 }
 
+/// Of a record: in the queue and at the gateway itself, in ms; what the two leave of the whole.
+fn waited(record: &Value) -> (f64, f64) {
+    let ms = |name: &str| record[name].as_f64().expect("ms");
+    let (queue, gateway) = (ms("queue_ms"), ms("gateway_ms"));
+    // The books add up however long it took: nothing is both, and of who was sent nowhere
+    // nothing is left.
+    assert!(queue + gateway <= ms("total_ms") + 1e-6, "{record}");
+    (queue, gateway)
+}
+
 fn refused(response: &Response) -> u64 {
     assert_eq!(response.status(), 429, "{}", response.text());
     assert_eq!(response.json()["error"]["code"], "server_overloaded");
@@ -207,8 +217,9 @@ fn what_was_cancelled_in_the_queue_never_reaches_a_replica() {
     }
     at_rest(&bed);
     let records = bed.records(reached + trials / AT_ONCE * AT_ONCE);
-    let cancelled = records.iter().filter(|r| r["outcome"] == "client_cancelled").count();
-    assert_eq!(cancelled, trials / AT_ONCE * AT_ONCE);
+    let gone: Vec<_> = records.iter().filter(|r| r["outcome"] == "client_cancelled").collect();
+    assert_eq!(gone.len(), trials / AT_ONCE * AT_ONCE);
+    gone.iter().for_each(|record| assert!(waited(record).0 > 0.0, "{record}"));
 }
 
 #[test]
@@ -249,8 +260,10 @@ fn a_full_queue_refuses_and_a_flood_makes_room_for_others() {
     }
     drop((flood, small, first));
     at_rest(&bed);
-    let outcomes = bed.records(6);
-    assert_eq!(outcomes.iter().filter(|r| r["outcome"] == "rejected_overload").count(), 2);
+    let records = bed.records(6);
+    let shed = records.iter().filter(|r| r["outcome"] == "rejected_overload");
+    let waits: Vec<_> = shed.map(|record| waited(record).0).collect();
+    assert!(waits.len() == 2 && waits[0] == 0.0 && waits[1] > 0.0, "{waits:?}");
 }
 
 #[test]
@@ -261,6 +274,9 @@ fn a_wait_that_is_too_long_ends_in_a_refusal() {
     let ms = refused(&sent(&bed, KEY, 2).response());
     assert!((100..=60_000).contains(&ms), "{ms}");
     assert_eq!(bed.metric("expedite_shed_total", "queue_time"), 1.0);
+    let record = bed.records(1).remove(0);
+    assert_eq!((&record["outcome"], &record["attempts"]), (&"rejected_overload".into(), &0.into()));
+    assert!(waited(&record).0 >= 100.0, "{record}");
     // The caller's own limit is shorter than the queue's.
     let bed = stage.bed(PATIENT);
     knows(&bed, 60);

@@ -418,6 +418,7 @@ fn the_engines_usage_is_recorded_on_every_endpoint_that_gives_one() {
         "{{\"choices\":[{{\"message\":{{\"content\":\"{words}\"}},\"finish_reason\":\"stop\"}}],\
          \"usage\":{{\"prompt_tokens\":12,\"completion_tokens\":5}},\"prompt_logprobs\":null}}"
     );
+    let short = chat.replacen(&words, "x", 1);
     let rerank = "{\"id\":\"r\",\"results\":[],\"usage\":{\"total_tokens\":12}}".to_owned();
     let score = "{\"data\":[],\"usage\":{\"prompt_tokens\":12,\"total_tokens\":12}}".to_owned();
     let input = "\"input\":\"x\"";
@@ -427,6 +428,7 @@ fn the_engines_usage_is_recorded_on_every_endpoint_that_gives_one() {
         ("/v1/rerank", "\"query\":\"x\",\"documents\":[\"y\"]", rerank, 0),
         ("/v1/score", "\"text_1\":\"x\",\"text_2\":\"y\"", score, 0),
         ("/v1/chat/completions", "\"messages\":[{}]", chat, 5),
+        ("/v1/chat/completions", "\"messages\":[{}]", short, 5),
     ] {
         let engine = Engine::always(json(200, &answer));
         let bed = Bed::of(&[engine.addr]);
@@ -437,5 +439,7 @@ fn the_engines_usage_is_recorded_on_every_endpoint_that_gives_one() {
         assert_eq!(record["input_tokens"], 12, "{path}: {record}");
         assert_eq!(record["output_tokens"], output, "{path}: {record}");
         assert_eq!(record["tokens_source"], "engine", "{path}");
+        // A whole answer does not show when its tokens came.
+        assert_eq!(record["tpot_ms"], Value::Null, "{path}: {record}");
     }
 }

@@ -109,6 +109,20 @@ async fn wait<'p>(
         return Err(door.late(plan, Why::QueueFull));
     };
     client.deadline.set(most_ms.max(1));
+    let found = turns(core, client, plan, (&mut *ticket, door), &wait).await;
+    // A wait in vain was one too: its time is the queue's, and not the gateway's.
+    ticket.queued(if found.is_ok() { wait.served() } else { wait.in_vain() });
+    found
+}
+
+/// Looks for a place whenever it is called, until there is one or the wait is over.
+async fn turns<'p>(
+    core: &Rc<Core>,
+    client: &mut Client,
+    plan: &'p Plan<'_>,
+    (ticket, door): (&mut Ticket<'_>, &mut Door<'_>),
+    wait: &Wait<'_>,
+) -> Result<(&'p Lane, Routed), Failure> {
     loop {
         let called = poll_fn(|cx| {
             if client.poll_gone(cx, core).is_ready() {
@@ -131,10 +145,7 @@ async fn wait<'p>(
         }
         door.look_again(ticket);
         match pick::pick(core, plan, ticket, Some(door)) {
-            Chosen::Lane(lane, routed) => {
-                ticket.queued(wait.served());
-                return Ok((lane, routed));
-            }
+            Chosen::Lane(lane, routed) => return Ok((lane, routed)),
             Chosen::Wait(_) => wait.again(),
             Chosen::Nobody => return Err(Failure::NoHealthyReplica),
             Chosen::Refused(failure) => return Err(door.refused(plan, failure)),

@@ -231,6 +231,15 @@ impl<'c> Wait<'c> {
         let now_ms = self.core.sweep.now_ms();
         let counters = &self.pool.gate.counters;
         self.pool.queue.borrow_mut().serve(&self.place, now_ms, self.long_ms, counters);
+        self.waited_ns()
+    }
+
+    /// It goes without one. How long it waited, in ns.
+    pub(super) fn in_vain(self) -> u64 {
+        self.waited_ns()
+    }
+
+    fn waited_ns(&self) -> u64 {
         clock::now_ns().saturating_sub(self.since_ns)
     }
 }
@@ -239,7 +248,7 @@ impl Drop for Wait<'_> {
     fn drop(&mut self) {
         self.cells.queue_requests.add(-1);
         self.cells.queue_tokens.add(-i64::try_from(self.seat.tokens).unwrap_or(i64::MAX));
-        self.cells.queue_wait.observe_ns(clock::now_ns().saturating_sub(self.since_ns));
+        self.cells.queue_wait.observe_ns(self.waited_ns());
         if self.pool.seats.borrow_mut().remove(&self.place).is_some() {
             self.pool.queue.borrow_mut().remove(&self.place);
             self.pool.gate.total.leave(self.seat.tokens);

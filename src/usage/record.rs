@@ -171,7 +171,7 @@ pub struct UsageRecord {
     pub gateway_ms: Option<f64>,
     /// To the first content event.
     pub ttft_ms: Option<f64>,
-    /// Per output token after the first.
+    /// Per output token after the first; none where all came at once.
     pub tpot_ms: Option<f64>,
     /// From the head to the end.
     pub total_ms: Option<f64>,

@@ -105,6 +105,12 @@ impl Ticket<'_> {
         }
     }
 
+    /// The request is over in the midst of a leg, which stays its phase; the time is the leg's.
+    pub(super) fn leg_cut(&mut self, began_ns: u64) {
+        let took_ns = self.leg_took(began_ns);
+        self.legs.iter_mut().for_each(|legs| legs.took_ns = legs.took_ns.saturating_add(took_ns));
+    }
+
     pub(super) fn leg_ended(&mut self, began_ns: u64, handed: Option<Box<Edits>>) {
         let took_ns = self.leg_took(began_ns);
         if let Some(routed) = self.routed_mut().filter(|_| handed.is_some()) {

@@ -231,6 +231,7 @@ pub(super) async fn run(
         };
         if matches!(why, Attempt::ClientGone | Attempt::Stopped | Attempt::Late(CALLERS_LIMIT)) {
             count(core, plan, PrefillResult::Gone);
+            ticket.leg_cut(began_ns);
             return Err(why);
         }
         count(core, plan, PrefillResult::Failed);

@@ -175,9 +175,12 @@ impl Ticket<'_> {
         spent.saturating_sub(self.queue_ns).saturating_sub(self.legs_ns())
     }
 
+    /// Time of a later token. Not known where all came at once, as an answer that is no stream.
     fn tpot_ns(&self, output: u64) -> Option<u64> {
         let first = self.first_content_ns?;
-        self.last_content_ns.saturating_sub(first).checked_div(output.checked_sub(1)?)
+        let per_token =
+            self.last_content_ns.saturating_sub(first).checked_div(output.checked_sub(1)?);
+        per_token.filter(|&ns| ns > 0)
     }
 
     pub(super) fn count(&self, record: &UsageRecord, now: u64) {
@@ -200,7 +203,7 @@ impl Ticket<'_> {
             cells.ttft.observe_ns(ttft_ns);
             self.exemplar(ttft_ns).into_iter().for_each(|it| cells.ttft_exemplars.put(it));
         }
-        if let Some(tpot) = self.tpot_ns(record.output_tokens.unwrap_or(0)).filter(|&ns| ns > 0) {
+        if let Some(tpot) = self.tpot_ns(record.output_tokens.unwrap_or(0)) {
             cells.tpot.observe_ns(tpot);
         }
         self.count_genai(&cells, record, now);
@@ -219,7 +222,7 @@ impl Ticket<'_> {
         if let Some(at) = self.first_content_ns.filter(|_| record.stream) {
             cells.ttft.observe_ns(at.saturating_sub(self.started_ns));
         }
-        if let Some(tpot) = self.tpot_ns(record.output_tokens.unwrap_or(0)).filter(|&ns| ns > 0) {
+        if let Some(tpot) = self.tpot_ns(record.output_tokens.unwrap_or(0)) {
             cells.tpot.observe_ns(tpot);
         }
         // Only what an engine counted is known to be billed.
