@@ -1,5 +1,5 @@
 //! A drain: not ready at once, idle connections closed, streams finish, then the end; a second
-//! call ends what is left.
+//! signal ends what is left.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::engine::{After, DONE, Engine, LAST_CHUNK, chunk, event};
 use common::faults::{chat_for_acme, cut_stream, role_event, stream_for_acme};
 use common::gateway::Bed;
-use common::{Client, Ended, ask, eventually, find, get};
+use common::{Client, Ended, ask, eventually, find, get, post};
 
 /// Longer than any step of a drain but its grace.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -72,7 +72,7 @@ fn a_drain_lets_streams_finish_and_nothing_else_begin() {
 }
 
 #[test]
-fn a_second_call_ends_what_is_left() {
+fn a_second_signal_ends_what_is_left() {
     let (engine, _go) = paused();
     let bed = Bed::of(&[engine.addr]);
     let (mut busy, begun) = in_mid_stream(&bed);
@@ -87,6 +87,25 @@ fn a_second_call_ends_what_is_left() {
     let last = text.rsplit("data: ").next().expect("event");
     assert!(last.starts_with("{\"error\"") && last.contains("stopped"), "{text}");
     assert_eq!(bed.records(1)[0]["outcome"], "truncated");
+}
+
+/// A pod's `preStop` hook asks the admin listener, and its SIGTERM follows: that is the first
+/// signal, and the grace goes on. `POST /drain` ends nothing however often it comes.
+#[test]
+fn a_signal_behind_the_admins_drain_cuts_nothing() {
+    let (engine, go) = paused();
+    let bed = Bed::of(&[engine.addr]);
+    let (mut busy, begun) = in_mid_stream(&bed);
+    for _ in 0..2 {
+        assert_eq!(ask(bed.admin, &post("/drain", "")).status(), 200);
+    }
+    bed.gateway.drain();
+    assert!(!bed.gateway.wait(Duration::from_millis(300)), "it waits for the stream");
+    go.send(()).expect("engine");
+    let answer = common::Response::parse(&[begun, busy.rest().0].concat());
+    assert!(answer.complete && answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+    assert!(bed.gateway.wait(PATIENCE));
+    assert_eq!(bed.records(1)[0]["outcome"], "ok");
 }
 
 #[test]

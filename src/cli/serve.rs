@@ -163,8 +163,8 @@ impl Signals {
         })
     }
 
-    /// Waits for the end: SIGTERM or Ctrl-C drains, a second one ends at once; `POST /drain`
-    /// likewise. SIGHUP reloads, and opens the logs anew. SIGUSR2 starts the program that is
+    /// Waits for the end: SIGTERM or Ctrl-C drains, as `POST /drain` does; a second signal ends at
+    /// once. SIGHUP reloads, and opens the logs anew. SIGUSR2 starts the program that is
     /// installed now, which takes over.
     fn wait(self, gateway: &Gateway, successor: &mut Successor) {
         let Signals { runtime, mut term, mut int, mut hup, mut usr2 } = self;

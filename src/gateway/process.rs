@@ -168,11 +168,11 @@ impl Gateway {
     }
 
     /// Begins a drain: not ready any more, then no new connections, open requests finish. A second
-    /// call ends them. The drain that follows a hand-over is nobody's call.
+    /// call ends them. One that goes on already, by the admin listener or since a hand-over, is no
+    /// such call: a pod's `preStop` hook asks for it there, and its SIGTERM comes next.
     pub fn drain(&self) {
-        let handed_over = self.flags.handed_over_ms.load(Relaxed) != 0;
-        let before = self.flags.draining.swap(true, Relaxed) && !handed_over;
-        if self.told_to_drain.swap(true, Relaxed) || before {
+        self.flags.draining.store(true, Relaxed);
+        if self.told_to_drain.swap(true, Relaxed) {
             self.flags.stop_now.store(true, Relaxed);
         }
     }
