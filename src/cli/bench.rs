@@ -17,7 +17,7 @@ use super::{EXIT_USAGE, print};
 use crate::bench::document::{self, Facts, Step, document};
 use crate::bench::{Bench, Load, Options, Probe, page, probe};
 use crate::plan::capacity;
-use crate::runtime::clock;
+use crate::runtime::{clock, descriptors};
 use crate::sim::token_text;
 
 /// A search goes on with rates so much higher, then twice as much higher, and so on.
@@ -36,6 +36,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     if let Some(args::What::Diff(args)) = &args.what {
         return diff::run(args);
     }
+    descriptors::raise();
     let options = match args.options().and_then(probed) {
         Ok(options) => options,
         Err(error) => {

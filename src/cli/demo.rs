@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::bench::{Answers, Bench, Lengths, Load, Options, Report, Target};
 use crate::config::{Config, KeyDigest, Secret};
 use crate::gateway::Gateway;
-use crate::runtime::affinity;
+use crate::runtime::{affinity, descriptors};
 use crate::sim::{EngineKind, Fault, Fleet, Kind, SimConfig, SimHandle, token_text};
 
 const REPLICAS: usize = 4;
@@ -43,6 +43,7 @@ pub(super) struct Args {
 
 /// Runs the command.
 pub(super) fn run(args: Args) -> ExitCode {
+    descriptors::raise();
     let folder = match folder() {
         Ok(folder) => folder,
         Err(error) => return fail(&error),

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::config::{Config, Flags};
 use crate::gateway::{Gateway, Reopen, withdraw};
-use crate::runtime::systemd;
+use crate::runtime::{descriptors, systemd};
 
 /// A start that is told to end and gets done within this is ended as a running gateway is.
 const START_PATIENCE: Duration = Duration::from_secs(1);
@@ -57,6 +57,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return fail(&format!("cannot wait for signals: {error}")),
     };
+    descriptors::raise();
     let Args { config: config_path, replicas, listen, admin, cores } = args;
     let flags = Flags { replicas, listen, admin, cores };
     let config = match Config::open(config_path.as_deref(), &flags) {

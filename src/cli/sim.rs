@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 
 use crate::engine::EngineParams;
+use crate::runtime::descriptors;
 use crate::sim::{EngineKind, Fleet, OnTerm, SimConfig, SimHandle};
 
 /// How long a process that was told to end waits for what is in flight, unless told otherwise.
@@ -130,6 +131,7 @@ fn parse_lora(text: &str) -> Result<(String, String), String> {
 
 /// Runs the fleet until a signal ends it.
 pub(super) fn run(args: Args) -> ExitCode {
+    descriptors::raise();
     let on_term = match args.on_term {
         _ if args.shutdown_timeout > 0 => OnTerm::Drain,
         Term::Abort => OnTerm::Abort,

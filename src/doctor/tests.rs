@@ -46,7 +46,6 @@ fn a_server_as_distributions_ship_it_has_much_to_mend() {
         "cpu-quota",
         "cpu-throttled",
         "cstates",
-        "descriptors",
         "governor",
         "irqs eth0",
         "isolated",

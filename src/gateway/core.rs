@@ -26,6 +26,7 @@ use crate::admin::{PoolIndex, Shard};
 use crate::net::{self, Bell, Identity, Listener, Stream};
 use crate::prompt::segments::SegmentCache;
 use crate::runtime::clock;
+use crate::runtime::seldom::Seldom;
 use crate::runtime::snapshot::{Held, Reader};
 use crate::tenants::quota::store::Client;
 
@@ -254,6 +255,7 @@ fn tick(core: &Rc<Core>) {
 async fn accept(core: Rc<Core>, mut listener: Listener) {
     let closing = core.sweep.deadline();
     let (mut in_turn, mut last) = (0, LAST_ACCEPTS);
+    let said = Seldom::default();
     loop {
         closing.set(SWEEP_MS);
         let accepted = poll_fn(|cx| {
@@ -287,7 +289,9 @@ async fn accept(core: Rc<Core>, mut listener: Listener) {
             }
             Some(Err(error)) => {
                 core.metrics.accept_errors.inc();
-                core.shared.log.warn(&format!("cannot accept a connection: {error}"));
+                if said.due(clock::now_ms()) {
+                    core.shared.log.warn(&format!("cannot accept a connection: {error}"));
+                }
                 core.idle.clear();
                 net::sleep(ACCEPT_PAUSE).await;
             }

@@ -34,6 +34,7 @@ use crate::replicas::share::{self, Share, Stats};
 use crate::replicas::{Files, Fleet, Tone, Upkeep};
 use crate::runtime::affinity;
 use crate::runtime::clock;
+use crate::runtime::descriptors;
 use crate::runtime::log::{Level, Log};
 use crate::runtime::nodes;
 use crate::runtime::snapshot::Snapshot;
@@ -91,6 +92,7 @@ impl Gateway {
     pub fn start_reloadable(config: Config, reopen: Option<Reopen>) -> Result<Gateway, String> {
         let config = Arc::new(config);
         let log = log(&config);
+        tell_limit(&log);
         let driver = driver(&config, &log)?;
         let cpus = cpus(&config, &log)?;
         let traces = config.otel.as_ref().map(|otel| Arc::new(Traces::new(otel)));
@@ -100,10 +102,8 @@ impl Gateway {
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
         let mut loaded = Loaded::default();
-        let files = Files {
-            models: loaded.load(&config, &log)?,
-            trusts: identity::trusts(&config)?,
-        };
+        let files =
+            Files { models: loaded.load(&config, &log)?, trusts: identity::trusts(&config)? };
         let fleet = Arc::new(Fleet::new(&config, cpus.len(), &files, clock::now_ms()));
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(no_thread)?;
@@ -278,6 +278,17 @@ fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
         log.warn(&format!("running on epoll: {why}"));
     }
     Ok(driver)
+}
+
+/// How many requests there is room for, where that is too little for a busy gateway.
+fn tell_limit(log: &Log) {
+    let limit = descriptors::limit();
+    if limit < descriptors::ENOUGH {
+        log.info(&format!(
+            "at most {limit} open files, two for each request under way: `expedite doctor` says \
+             how to have more"
+        ));
+    }
 }
 
 /// What TLS clients are shown, with a word if that is no longer of use to them.

@@ -28,6 +28,7 @@ use super::ticket::{CALLERS_LIMIT, Ticket};
 use crate::admin::RETRY_REASONS;
 use crate::net::Wire;
 use crate::replicas::{Failure as ReplicaFailure, InFlight, Lane, Replica};
+use crate::runtime::descriptors::Lack;
 
 /// The limit on connecting.
 const CONNECT: &str = "timeouts.connect_ms";
@@ -279,6 +280,19 @@ async fn unseen_first_token<T>(
     .await
 }
 
+/// What a failed connect says of its replica: nothing where it is for something that we are out
+/// of, and then idle connections hold some of it.
+fn not_connected(core: &Core, error: &std::io::Error) -> Attempt {
+    if let Some(lack) = Lack::of(error) {
+        core.idle.clear();
+        return Attempt::Failed(None, format!("the gateway is out of {}", lack.name()));
+    }
+    let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
+    let failure = if refused { ReplicaFailure::Refused } else { ReplicaFailure::Broken };
+    let why = error.get_ref().map_or(error.kind().to_string(), ToString::to_string);
+    Attempt::Failed(Some(failure), format!("cannot connect: {why}"))
+}
+
 pub(super) async fn connect(
     core: &Core,
     client: &mut Client,
@@ -295,13 +309,7 @@ pub(super) async fn connect(
     let mut connecting = std::pin::pin!(Wire::connect(*addr, peer.as_deref()));
     let connected = poll_fn(|cx| {
         if let Poll::Ready(result) = connecting.as_mut().poll(cx) {
-            return Poll::Ready(result.map_err(|error| {
-                let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
-                let failure =
-                    if refused { ReplicaFailure::Refused } else { ReplicaFailure::Broken };
-                let why = error.get_ref().map_or(error.kind().to_string(), ToString::to_string);
-                Attempt::Failed(Some(failure), format!("cannot connect: {why}"))
-            }));
+            return Poll::Ready(result.map_err(|error| not_connected(core, &error)));
         }
         if client.poll_gone(cx, core).is_ready() {
             return Poll::Ready(Err(Attempt::ClientGone));

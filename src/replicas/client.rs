@@ -15,6 +15,7 @@ use tokio_rustls::TlsConnector;
 use super::replica::Replica;
 use crate::config::Secret;
 use crate::net::Peer;
+use crate::runtime::descriptors::Lack;
 
 /// Largest answer that is read: a `/v1/models` of thousands of adapters.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -29,6 +30,8 @@ pub(super) struct Client {
     peer: Result<Option<Arc<Peer>>, &'static str>,
     /// Why TLS with it has failed, when that was last tried.
     fault: Option<String>,
+    /// What we were out of when a connection was last wanted.
+    lack: Option<Lack>,
     kept: Option<(SocketAddr, SendRequest<Full<Bytes>>)>,
 }
 
@@ -40,6 +43,7 @@ impl Client {
             api_key: api_key.cloned(),
             peer: replica.peer(),
             fault: None,
+            lack: None,
             kept: None,
         }
     }
@@ -47,6 +51,11 @@ impl Client {
     /// Why TLS with it has failed, if it has when a connection was last wanted.
     pub(super) fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
+    }
+
+    /// What we were out of when a connection was last wanted, if that is why there was none.
+    pub(super) fn lack(&self) -> Option<Lack> {
+        self.lack
     }
 
     /// Gets `path` from the replica at `addr`.
@@ -101,7 +110,9 @@ impl Client {
     }
 
     async fn connect(&mut self, addr: SocketAddr) -> Option<SendRequest<Full<Bytes>>> {
-        let socket = TcpStream::connect(addr).await.ok()?;
+        let connected = TcpStream::connect(addr).await;
+        self.lack = connected.as_ref().err().and_then(Lack::of);
+        let socket = connected.ok()?;
         let peer = match &self.peer {
             Ok(None) => return shake_hands(TokioIo::new(socket)).await,
             Ok(Some(peer)) => peer,

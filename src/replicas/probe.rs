@@ -24,6 +24,7 @@ use super::scrape::{self, Reading, Scraper};
 use crate::config::Secret;
 use crate::openai::models::{self, Entry};
 use crate::runtime::clock;
+use crate::runtime::descriptors::Lack;
 
 /// Between two probes, and between two scrapes, of one replica. vLLM answers them from its one
 /// event loop: gently.
@@ -98,7 +99,12 @@ impl Watcher {
                 None => false,
             };
             let now_ms = clock::now_ms();
-            self.replica.health.probed(ok, now_ms);
+            // A connection that we could not have says nothing of the replica. Of ports it may:
+            // one whose address family is off has none, and must not be tried for ever.
+            let starved = matches!(client.lack(), Some(Lack::Descriptors | Lack::Memory));
+            if ok || !starved {
+                self.replica.health.probed(ok, now_ms);
+            }
             if ok && !self.up.replace(ok) {
                 self.anew.set(true);
                 self.kick.notify_one();

@@ -3,6 +3,7 @@
 pub mod affinity;
 pub mod cells;
 pub mod clock;
+pub mod descriptors;
 pub mod files;
 pub mod log;
 pub mod nodes;

@@ -17,6 +17,7 @@ mod observability;
 #[allow(dead_code)] // Each test uses its part.
 #[path = "../support/service.rs"]
 mod service;
+mod starved;
 mod status;
 mod tuning;
 
