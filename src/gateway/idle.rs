@@ -24,10 +24,18 @@ struct Idle {
     tail: Option<ChunkTracker>,
 }
 
-/// Idle connections by replica, the most recently used last.
+/// Idle connections to one replica, the most recently used last.
+#[derive(Default)]
+struct Place {
+    idle: Vec<Idle>,
+    /// When one was last put here: the place of a replica that has left goes some time after.
+    given_ms: u64,
+}
+
+/// Idle connections by replica.
 #[derive(Default)]
 pub(super) struct IdlePool {
-    by_replica: RefCell<HashMap<usize, Vec<Idle>>>,
+    by_replica: RefCell<HashMap<usize, Place>>,
 }
 
 impl Idle {
@@ -59,8 +67,8 @@ impl IdlePool {
     /// A usable connection to the replica with this key, the most recently used first.
     pub(super) fn take(&self, replica: usize, now_ms: u64) -> Option<Wire> {
         let mut pools = self.by_replica.borrow_mut();
-        let pool = pools.get_mut(&replica)?;
-        while let Some(mut idle) = pool.pop() {
+        let place = pools.get_mut(&replica)?;
+        while let Some(mut idle) = place.idle.pop() {
             if now_ms.saturating_sub(idle.since_ms) < IDLE_MS_MAX && idle.is_clean() {
                 return Some(idle.stream);
             }
@@ -85,22 +93,25 @@ impl IdlePool {
             }
         }
         let mut pools = self.by_replica.borrow_mut();
-        let pool = pools.entry(replica).or_default();
-        if pool.len() < IDLE_MAX {
-            pool.push(Idle { stream, since_ms: now_ms, tail });
+        let place = pools.entry(replica).or_default();
+        place.given_ms = now_ms;
+        if place.idle.len() < IDLE_MAX {
+            place.idle.push(Idle { stream, since_ms: now_ms, tail });
         }
     }
 
     /// Drops what has idled too long or was closed by its replica.
     pub(super) fn sweep(&self, now_ms: u64) {
         let mut cx = Context::from_waker(Waker::noop());
-        for pool in self.by_replica.borrow_mut().values_mut() {
-            pool.retain_mut(|idle| {
-                let young = now_ms.saturating_sub(idle.since_ms) < IDLE_MS_MAX;
+        let is_young = |since_ms: u64| now_ms.saturating_sub(since_ms) < IDLE_MS_MAX;
+        self.by_replica.borrow_mut().retain(|_, place| {
+            place.idle.retain_mut(|idle| {
                 let quiet = idle.tail.is_some() || idle.stream.poll_readable(&mut cx).is_pending();
-                young && quiet
+                is_young(idle.since_ms) && quiet
             });
-        }
+            // Not at once when it is empty: each request would make it anew.
+            !place.idle.is_empty() || is_young(place.given_ms)
+        });
     }
 
     /// Drops all of them.
@@ -110,6 +121,36 @@ impl IdlePool {
 
     /// Number of idle connections.
     pub(super) fn len(&self) -> usize {
-        self.by_replica.borrow().values().map(Vec::len).sum()
+        self.by_replica.borrow().values().map(|place| place.idle.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::{self, DriverChoice, Stream};
+
+    /// Replicas come and go under new keys: what is kept of them does not grow.
+    #[test]
+    fn nothing_is_left_of_replicas_that_have_gone() {
+        let (driver, _) = DriverChoice::Epoll.resolve().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        net::run(driver, async move {
+            let (pool, mut far) = (IdlePool::default(), Vec::new());
+            for key in 0..10 {
+                let near = std::net::TcpStream::connect(addr).unwrap();
+                far.push(listener.accept().unwrap());
+                let wire = Wire::Plain(Stream::from_std(near).unwrap());
+                pool.give(key, wire, None, 1_000);
+            }
+            let places = |pool: &IdlePool| pool.by_replica.borrow().len();
+            assert!(pool.take(3, 2_000).is_some());
+            pool.sweep(2_000);
+            assert_eq!((pool.len(), places(&pool)), (9, 10), "the place of one in use stays");
+            pool.sweep(1_000 + IDLE_MS_MAX);
+            assert_eq!((pool.len(), places(&pool)), (0, 0));
+        })
+        .unwrap();
     }
 }
