@@ -86,6 +86,7 @@ pub(super) async fn watch(shared: Arc<Shared>) {
         let beats = shared.shards.iter().map(|shard: &Arc<Shard>| shard.beat_ms.get());
         let changes = stalls.look(now_ms, beats);
         changes.into_iter().for_each(|change| say(&shared.log, change));
+        shared.log.tell_left_out();
         let due = interval_ms.is_some_and(|every| now_ms.saturating_sub(told_ms) >= every);
         // Until it has taken over, the gateway before is the one that is watched.
         let ours = !shared.flags.holding.load(Relaxed);
