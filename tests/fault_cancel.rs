@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::engine::{After, Engine, STREAM_HEAD, event};
 use common::faults::{at_rest, chat_for_acme, cut_stream, deaf, role_event, stream_for_acme};
-use common::gateway::{Bed, Settings};
+use common::gateway::{AUTH, Bed, Settings};
 use common::{Client, eventually, find};
 
 /// Clients that leave in each phase.
@@ -164,6 +164,31 @@ fn while_its_body_is_sent_up() {
         ended.recv_timeout(HUNG).expect("the replica's connection is closed");
     }
     is_over(&bed, "answer", leavers);
+}
+
+#[test]
+fn while_its_body_comes_up() {
+    let engine = Engine::always(Vec::new());
+    let bed = Bed::of(&[engine.addr]);
+    let whole = chat_for_acme("");
+    let head = |framing: &str| {
+        format!("POST /v1/chat/completions HTTP/1.1\r\nHost: gw.test\r\n{AUTH}{framing}\r\n\r\n")
+    };
+    let chunked = head("Transfer-Encoding: chunked") + "20\r\n{\"model\":";
+    let halves = [&whole[..whole.len() - 5], chunked.as_bytes()];
+    for (n, half) in halves.into_iter().cycle().take(8).enumerate() {
+        let mut client = Client::connect(bed.addr);
+        client.send(half);
+        eventually("it has begun", || bed.metric("expedite_requests_open", "") == 1.0);
+        leave(client, n % 4 < 2);
+        eventually("it is over", || bed.metric("expedite_requests_open", "") == 0.0);
+    }
+    at_rest(&bed);
+    for record in bed.records(8) {
+        let of = (&record["outcome"], &record["attempts"], &record["status"]);
+        assert_eq!(of, (&"client_cancelled".into(), &0.into(), &499.into()), "{record}");
+    }
+    assert_eq!(engine.count(), 0);
 }
 
 #[test]

@@ -131,6 +131,22 @@ fn who_has_no_content_yet_is_told_to_try_again() {
 }
 
 #[test]
+fn a_body_that_still_comes_up_is_no_fault_of_its_client() {
+    let engine = Engine::always(Vec::new());
+    let bed = Bed::of(&[engine.addr]);
+    let request = chat_for_acme("");
+    let mut client = Client::connect(bed.addr);
+    client.send(&request[..request.len() - 5]);
+    eventually("it has begun", || bed.metric("expedite_requests_open", "") == 1.0);
+    bed.gateway.drain();
+    bed.gateway.drain();
+    assert_eq!(client.response().status(), 503);
+    assert!(bed.gateway.wait(PATIENCE));
+    let record = bed.records(1).remove(0);
+    assert_eq!((&record["outcome"], &record["attempts"]), (&"no_replica".into(), &0.into()));
+}
+
+#[test]
 fn an_answer_under_way_finishes_too() {
     let (started, begun) = mpsc::channel();
     let started = std::sync::Mutex::new(started);

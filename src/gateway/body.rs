@@ -93,7 +93,7 @@ impl Body {
 /// Reads the body that `head` announces, at most `bytes_max` bytes.
 ///
 /// # Errors
-/// Too large, broken framing, or not there in time.
+/// Too large, broken framing, or not there in time; the client has gone, or the gateway ends.
 pub(super) async fn read(
     core: &Core,
     client: &mut Client,
@@ -118,13 +118,22 @@ pub(super) async fn read(
             while client.inbox.len() < end {
                 pace.set(client, client.inbox.len().saturating_sub(head_bytes));
                 if !client.more(core, end).await {
-                    return Err(Failure::BodyIncomplete);
+                    return Err(missing(core, client));
                 }
             }
             client.request_bytes = end;
             Ok(apart_if_heavy(core, client, head_bytes..end))
         }
         BodyLength::Chunked => read_chunked(core, client, head_bytes, bytes_max).await,
+    }
+}
+
+/// Why there is no more of a body.
+fn missing(core: &Core, client: &Client) -> Failure {
+    match client.gone_ns() {
+        Some(_) => Failure::ClientGone,
+        None if core.sweep.ended() => Failure::Stopping,
+        None => Failure::BodyIncomplete,
     }
 }
 
@@ -171,7 +180,7 @@ async fn read_chunked(
         client.inbox.cut(head_bytes, used);
         pace.set(client, body.len());
         if !client.more(core, head_bytes.saturating_add(READ_AHEAD_BYTES)).await {
-            return Err(Failure::BodyIncomplete);
+            return Err(missing(core, client));
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) enum Failure {
     BodyFraming(&'static str),
     /// The body is longer than the limit in bytes.
     BodyTooLarge(usize),
-    /// The body did not arrive in time, or the client ended it early.
+    /// The body did not arrive in time, or a client that still reads ended it early.
     BodyIncomplete,
     /// The body has a content coding; we read it, so it must be plain.
     ContentCoding,
