@@ -349,7 +349,14 @@ fn a_limit_on_the_answer_is_filled_in_and_paid_for() {
     let most = sent(&narrow, path, three)["max_tokens"].as_u64().expect("a limit");
     assert!((300..=333).contains(&most), "{most}");
     let limit = "tokens_per_second = 1\nburst_tokens = 1000\n[quota]\noutput_tokens_default = 50";
-    assert_eq!(sent(&bed(&[&engine], limit), path, chat)["max_tokens"], 50);
+    let small = bed(&[&engine], limit);
+    assert_eq!(sent(&small, path, chat)["max_tokens"], 50);
+    // An engine refuses a limit below what the call asks for at least.
+    let least = |n: u64| format!("{{\"model\":\"m\",\"messages\":[{{}}],\"min_tokens\":{n}}}");
+    assert_eq!(sent(&small, path, &least(200))["max_tokens"], 200);
+    assert!(booked(&small.records(2)[1]).0 >= 200);
+    let more = ask(small.addr, &post_with(path, AUTH, &least(2_000)));
+    assert_eq!((more.status(), &*code(&more)), (400, "request_too_large_for_quota"));
 }
 
 #[test]

@@ -78,7 +78,9 @@ fn cost(
         (None, None) => (0, None),
         (None, Some(burst)) => {
             let payable = burst.saturating_sub(prompt.tokens).checked_div(sequences).unwrap_or(0);
-            let most = default.min(payable).max(1);
+            // A limit below what it asks for at least makes any engine refuse it.
+            let least = call.min_tokens.map_or(1, |least| least.value.max(1));
+            let most = default.min(payable).max(least);
             match (room, likely_room(asked, prompt)) {
                 (Some(room), _) => (most.min(room), Some(most.min(room))),
                 // More than the engine has room for it would refuse, and it stops there anyhow.
