@@ -156,6 +156,7 @@ fn waited(record: &Value) -> (f64, f64) {
 fn refused(response: &Response) -> u64 {
     assert_eq!(response.status(), 429, "{}", response.text());
     assert_eq!(response.json()["error"]["code"], "server_overloaded");
+    assert_eq!(response.field("x-gateway-attempts"), None, "nobody was asked");
     let field = |name| response.field(name).and_then(|value| value.parse::<u64>().ok());
     let (s, ms) = (field("retry-after").expect("s"), field("retry-after-ms").expect("ms"));
     assert_eq!(s, ms.div_ceil(1000));

@@ -124,6 +124,7 @@ fn who_has_no_content_yet_is_told_to_try_again() {
     for client in &mut clients {
         let answer = client.response();
         assert_eq!((answer.status(), answer.field("retry-after")), (503, Some("1")));
+        assert_eq!(answer.field("x-gateway-attempts"), Some("1"));
         assert_eq!(answer.json()["error"]["code"], "no_healthy_replica");
     }
     assert!(bed.gateway.wait(PATIENCE));

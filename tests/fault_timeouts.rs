@@ -107,6 +107,8 @@ fn a_replica_that_answers_no_connect_is_left_within_its_limit() {
     let answer = ask(bed.addr, &stream_for_acme());
     assert_eq!(answer.status(), 502, "{}", answer.text());
     assert!(answer.text().contains("timeouts.connect_ms"), "{}", answer.text());
+    assert_eq!(answer.field("x-gateway-attempts"), Some("1"));
+    assert_eq!(answer.field("x-gateway-assigned-node"), Some(&*addr.to_string()));
     at_rest(&bed);
 
     let good = Engine::always(hello());
@@ -142,6 +144,9 @@ fn is_deadline(answer: &Response, bed: &Bed, limit: &str) {
     assert!(text.contains(limit), "{text}");
     let record = &bed.records(1)[0];
     assert_eq!(record["outcome"], "deadline");
+    // An answer of our own tells of the attempts before it as any other does.
+    assert_eq!(answer.field("x-gateway-attempts"), Some("1"));
+    assert_eq!(record["replica"], answer.field("x-gateway-assigned-node").expect("a node"));
     // Our limits cost the caller nothing; its own is as a leaving, for what the engine was sent.
     if limit != "x-request-deadline-ms" {
         assert_eq!((&record["input_tokens"], &record["output_tokens"]), (&0.into(), &0.into()));

@@ -365,6 +365,9 @@ impl Failure {
         if let Some(ms) = self.retry_after_ms() {
             head.number("retry-after-ms", ms);
         }
+        if ticket.attempts > 0 {
+            ticket.write_routing(&mut head);
+        }
         head.end_with_length(json.len() as u64, close || self.closes());
         if ticket.head.method != Method::Head {
             out.extend_from_slice(&json);
