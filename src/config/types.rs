@@ -431,7 +431,8 @@ pub struct Timeouts {
 pub struct Retry {
     /// Attempts of one request, the first included; 1 to 10.
     pub attempts_max: u32,
-    /// Retries allowed per request over a pool's recent past, 0 to 1.
+    /// Retries allowed per request over the recent past of a core, all its pools together; 0 to 1,
+    /// 0 = none. What a replica refused to connect costs nothing and is tried elsewhere all the same.
     pub budget_ratio: f64,
 }
 

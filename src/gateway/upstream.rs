@@ -37,8 +37,9 @@ pub(super) const DENIED: &str = "the replica does not take the gateway's key";
 
 /// Would another replica be asked, should this attempt fail now?
 pub(super) fn another(core: &Core, plan: &Plan<'_>, ticket: &Ticket<'_>) -> bool {
-    let left = ticket.attempts < plan.published.retry.attempts_max && !ticket.is_late();
-    left && core.retries.can_spend() && pick::any_left(core, plan, ticket)
+    let retry = plan.published.retry;
+    let left = ticket.attempts < retry.attempts_max && !ticket.is_late();
+    left && core.retries.can_spend(retry.budget_ratio) && pick::any_left(core, plan, ticket)
 }
 
 /// Sends the request to one replica after the other until one has begun to answer.
@@ -80,7 +81,7 @@ async fn attempts(
                 Attempt::ClientGone | Attempt::Stopped | Attempt::Late(CALLERS_LIMIT) => true,
                 _ => spent,
             };
-            if over || (costly && !core.retries.spend()) {
+            if over || (costly && !core.retries.spend(plan.published.retry.budget_ratio)) {
                 return Err(given_up(why));
             }
             failed = Some(why);

@@ -259,9 +259,11 @@ fn again(
     upstream::note(core, &failed.replica, why, ticket);
     let legs = ticket.legs.as_mut()?;
     legs.tried.push(routed.pick.replica);
-    let spent = legs.tried.len() as u64 >= u64::from(far.plan.published.retry.attempts_max);
+    let retry = far.plan.published.retry;
+    let spent = legs.tried.len() as u64 >= u64::from(retry.attempts_max);
     let costly = !matches!(why, Attempt::Failed(Some(ReplicaFailure::Refused), _));
-    if spent || !pick::any_left(core, &far.plan, ticket) || (costly && !core.retries.spend()) {
+    let may = || !costly || core.retries.spend(retry.budget_ratio);
+    if spent || !pick::any_left(core, &far.plan, ticket) || !may() {
         return None;
     }
     match pick::pick(core, &far.plan, ticket, None) {
