@@ -3,6 +3,7 @@
 #[path = "support/command.rs"]
 mod command;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -536,6 +537,23 @@ fn rates_are_run_and_two_results_are_compared() {
         assert_eq!((code, out.as_str()), (Some(2), ""));
         assert!(err.contains(other), "{err}");
     }
+}
+
+#[test]
+fn a_target_that_does_not_answer_is_a_failure_and_no_wrong_usage() {
+    let folder = tempfile::tempdir().unwrap();
+    // Bound and not listening: whoever connects is refused.
+    let nobody = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    nobody.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let addr = nobody.local_addr().unwrap().as_socket().unwrap();
+    let url = format!("http://{addr}");
+    for more in [&[][..], &["--model", "m"]] {
+        let (code, out, err) = bench(folder.path(), &[&["--target", &url], more].concat());
+        assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+        assert!(err.contains(&addr.to_string()), "{err}");
+    }
+    let (code, _, err) = bench(folder.path(), &["--target", "ftp://127.0.0.1:1"]);
+    assert_eq!(code, Some(2), "{err}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use serde_json::json;
 
 pub(super) use args::Args;
 
-use super::{EXIT_USAGE, print};
+use super::{Failed, print};
 use crate::bench::document::{self, Facts, Step, document};
 use crate::bench::{Bench, Load, Options, Probe, page, probe};
 use crate::plan::capacity;
@@ -39,9 +39,9 @@ pub(super) fn run(args: &Args) -> ExitCode {
     descriptors::raise();
     let options = match args.options().and_then(probed) {
         Ok(options) => options,
-        Err(error) => {
+        Err((code, error)) => {
             eprintln!("expedite bench: {error}");
-            return ExitCode::from(EXIT_USAGE);
+            return ExitCode::from(code);
         }
     };
     let mut runs = Runs::new(options, args);
@@ -61,8 +61,9 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 /// Whether the server's words are known, so that each token can be checked.
-fn probed(mut options: Options) -> Result<Options, String> {
-    let told = |error: std::io::Error| format!("{}: {error}", options.target.authority);
+fn probed(mut options: Options) -> Result<Options, Failed> {
+    let told =
+        |error: std::io::Error| args::failed(format!("{}: {error}", options.target.authority));
     if probe(&options, token_text).map_err(told)? == Probe::Words {
         options.words = Some(token_text);
     } else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::super::trace;
+use super::super::{EXIT_USAGE, Failed, trace};
 use super::diff;
 use crate::bench::{Answers, Api, Lengths, Load, Options, Slo, Spacing, TOKENS_MAX, Target};
 use crate::config::Secret;
@@ -193,6 +193,16 @@ enum Schedule {
 }
 
 /// A key as a field of a request can have it; an error does not repeat it.
+/// What was asked for makes no sense.
+fn usage(what: String) -> Failed {
+    (EXIT_USAGE, what)
+}
+
+/// It does, and a server did not answer as it should.
+pub(super) fn failed(what: String) -> Failed {
+    (1, what)
+}
+
 fn secret(key: Option<String>) -> Result<Option<Secret>, String> {
     let plain = |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
     match key {
@@ -236,16 +246,17 @@ impl Args {
     }
 
     /// The options, with the target's model asked for.
-    pub(super) fn options(&self) -> Result<Options, String> {
+    pub(super) fn options(&self) -> Result<Options, Failed> {
         let slo = Slo { ttft_ms: self.slo_ttft_ms, tpot_ms: self.slo_tpot_ms };
+        let wrong = |what: &str| Err(usage(what.to_owned()));
         if self.search && !slo.is_stated() {
-            return Err("--search needs a limit: --slo-ttft-ms or --slo-tpot-ms".to_owned());
+            return wrong("--search needs a limit: --slo-ttft-ms or --slo-tpot-ms");
         }
         if self.no_stream && slo.tpot_ms.is_some() {
-            return Err("--slo-tpot-ms needs streams: whole bodies tell no token's time".to_owned());
+            return wrong("--slo-tpot-ms needs streams: whole bodies tell no token's time");
         }
         let (target, direct) = self.targets()?;
-        let (load, whole) = self.load()?;
+        let (load, whole) = self.load().map_err(usage)?;
         let unbounded = if self.requests.is_some() { SECONDS_MAX } else { SECONDS_DEFAULT };
         let seconds = |s: f64| Duration::from_secs_f64(s.min(SECONDS_MAX));
         Ok(Options {
@@ -286,21 +297,23 @@ impl Args {
         })
     }
 
-    fn targets(&self) -> Result<(Target, Option<Target>), String> {
+    fn targets(&self) -> Result<(Target, Option<Target>), Failed> {
         let key = self.key.clone().or_else(|| std::env::var("EXPEDITE_KEY").ok());
         let url = self.target.as_deref().unwrap_or_default();
-        let read = |path: &PathBuf| {
-            std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
+        let read =
+            |path: &PathBuf| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
+        let ca = self.ca.as_ref().map(read).transpose().map_err(usage)?;
+        let named = |url: &str, key: Option<String>| {
+            let key = secret(key)?;
+            Target::believing(url, key, ca.as_deref())
         };
-        let ca = self.ca.as_ref().map(read).transpose()?;
-        let mut target = Target::believing(url, secret(key)?, ca.as_deref())?;
+        let mut target = named(url, key).map_err(usage)?;
         let wanted = self.model.as_deref().or(self.models.first().map(String::as_str));
-        target.choose_model(wanted, true)?;
+        target.choose_model(wanted, true).map_err(failed)?;
         let direct = self.direct.as_ref().map(|url| {
-            let key = secret(self.direct_key.clone())?;
-            let mut direct = Target::believing(url, key, ca.as_deref())?;
-            direct.choose_model(Some(&target.model), false)?;
-            Ok::<_, String>(direct)
+            let mut direct = named(url, self.direct_key.clone()).map_err(usage)?;
+            direct.choose_model(Some(&target.model), false).map_err(failed)?;
+            Ok::<_, Failed>(direct)
         });
         Ok((target, direct.transpose()?))
     }
