@@ -411,6 +411,9 @@ fn a_form_is_read_strictly() {
         (kind, form(&[file, model, model]), "model"),
         (kind, form(&[file, ("name=\"model\"", &long)]), "model"),
         (kind, form(&[model, ("name=\"stream\"", "maybe"), file]), "stream"),
+        (kind, form(&[model, file, ("name=\"priority\"", "-9")]), "priority"),
+        (kind, form(&[("name=\"vllm_xargs\"", "{\"a\":1}"), model, file]), "vllm_xargs"),
+        (kind, form(&[("name=\"request_id\"", "x"), model, file]), "request_id"),
         (kind, form(&[model, ("name=\"stream\"", "1"), ("name=\"stream\"", "0")]), "stream"),
     ];
     for path in ["/v1/audio/transcriptions", "/v1/audio/translations"] {

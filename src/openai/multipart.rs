@@ -1,6 +1,7 @@
 //! The form of an audio upload (`multipart/form-data`, RFC 7578 over RFC 2046), read in place.
 //!
-//! Only the `model` and `stream` parts are read; the audio is passed over by a search for the
+//! Only the `model` and `stream` parts are read, and a form with a part that steers the engine is
+//! refused, since a part cannot be taken out in place; the audio is passed over by a search for the
 //! boundary and never copied. Strict, so that the engine's parser cannot see another form than we
 //! do: no preamble, CRLF everywhere, no folded lines, each part one plain `name`, the fields that
 //! we read at most once, a closing boundary and nothing behind it.
@@ -9,7 +10,7 @@ use std::borrow::Cow;
 
 use memchr::memmem::{self, Finder};
 
-use super::call::{Call, MODEL_BYTES_MAX, Model};
+use super::call::{Call, MODEL_BYTES_MAX, Model, POLICY_FIELDS};
 use super::{BodyError, Span};
 
 /// Parts in one form.
@@ -23,7 +24,8 @@ pub const BOUNDARY_BYTES_MAX: usize = 70;
 /// its `model` and `stream`; the model may be edited like that of a JSON body.
 ///
 /// # Errors
-/// `invalid_value` with `param` for a field (a form without a model is refused), or `content-type`
+/// `invalid_value` with `param` for a field (a form without a model is refused, and one with a field
+/// of [`POLICY_FIELDS`] but for the salt), or `content-type`
 /// or `body` for the form itself.
 pub fn read_call(content_type: &[u8], body: &[u8]) -> Result<Call, BodyError> {
     if u32::try_from(body.len()).is_err() {
@@ -110,7 +112,14 @@ impl Form {
                     return Err(BodyError::value("stream", "stream is given twice", span));
                 }
             }
-            _ => {}
+            // The salt only separates, as in JSON.
+            b"cache_salt" => {}
+            _ => {
+                let steers = POLICY_FIELDS.into_iter().find(|field| field.as_bytes() == name);
+                if let Some(field) = steers {
+                    return Err(BodyError::value(field, "this field is not allowed here", span));
+                }
+            }
         }
         Ok(())
     }

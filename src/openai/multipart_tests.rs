@@ -51,14 +51,27 @@ fn the_model_is_edited_in_place() {
 
 #[test]
 fn nothing_but_the_model_of_a_form_is_edited() {
-    let body = form(&[("model", b"m"), ("priority", b"5"), ("stream", b"true")]);
+    let body = form(&[("model", b"m"), ("cache_salt", b"5"), ("stream", b"true")]);
     let call = read_call(TYPE, &body).unwrap();
     let mut edits = Edits::new(&call);
     edits.ask_for_usage(&call);
     edits.set_max_tokens(&call, "max_tokens", 7);
-    edits.set_policy_field(&call, "priority", "0");
+    edits.set_policy_field(&call, "cache_salt", "0");
     edits.remove(&call, &body, |_| true);
     assert!(edits.is_empty());
+}
+
+#[test]
+fn a_field_that_steers_the_engine_is_refused_by_its_name() {
+    for field in crate::openai::call::POLICY_FIELDS {
+        let body = form(&[("model", b"m"), (field, b"{}"), ("file", b"audio")]);
+        match field {
+            "cache_salt" => assert!(read_call(TYPE, &body).is_ok()),
+            _ => assert_eq!(refused(TYPE, &body), field),
+        }
+    }
+    // What only looks like one in the audio is audio.
+    read_call(TYPE, &form(&[("model", b"m"), ("file", b"name=\"priority\"\r\n\r\n5")])).unwrap();
 }
 
 #[test]
