@@ -522,3 +522,26 @@ fn without_a_key_nothing_is_read() {
     assert_eq!(ask(bed.addr, &sound).status(), 200);
     assert_eq!(bed.records(1)[0]["outcome"], "ok");
 }
+
+/// SDKs escape the slash of an id; a path with it bare is the same model's.
+#[test]
+fn a_model_is_found_by_its_id_however_it_is_escaped() {
+    let engine = Engine::always(json(200, "{}"));
+    let bed = Bed::of(&[engine.addr]);
+    let alias = |text: &str| text.replace("[\"m\"]", "[\"m\", \"org/Name-8B\"]");
+    assert_eq!(bed.reload(alias).0, 200);
+    let found = |id: &str| {
+        let line = format!("GET /v1/models/{id} HTTP/1.1\r\nHost: gw.test\r\n{AUTH}\r\n");
+        ask(bed.addr, line.as_bytes())
+    };
+    for id in ["org/Name-8B", "org%2FName-8B", "org%2fName%2D8B"] {
+        eventually("it is listed", || found(id).status() == 200);
+        assert_eq!(found(id).json()["id"], "org/Name-8B", "{id}");
+    }
+    for (id, shown) in [("org%252FName-8B", "org%2FName-8B"), ("%22%0a", "\"\n")] {
+        let got = found(id);
+        assert_eq!((got.status(), &got.json()["error"]["code"]), (404, &"model_not_found".into()));
+        let message = got.json()["error"]["message"].as_str().expect("text").to_owned();
+        assert!(message.contains(&format!("`{shown}`")), "{message}");
+    }
+}

@@ -3,8 +3,6 @@
 //! What is added here lives in this process only; what belongs to the fleet for good belongs into
 //! its configuration or its source.
 
-use std::borrow::Cow;
-
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
@@ -12,6 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::server::{View, text};
+use crate::http1::unescaped;
 use crate::replicas::{Refused, read_replica};
 
 /// Largest description of a replica.
@@ -57,27 +56,6 @@ pub(super) async fn remove(view: &View, request: &Request<Incoming>) -> Response
     }
 }
 
-/// The text that a segment of a path stands for (RFC 3986, section 2.1); what is no escape, or none
-/// of UTF-8, stands as it is.
-fn unescaped(segment: &str) -> Cow<'_, str> {
-    let hex = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
-    let (bytes, mut plain, mut at) = (segment.as_bytes(), Vec::new(), 0);
-    while let Some(&byte) = bytes.get(at) {
-        let escaped = hex(bytes.get(at + 1)).zip(hex(bytes.get(at + 2)));
-        match escaped.filter(|_| byte == b'%') {
-            Some((high, low)) => {
-                plain.push((high * 16 + low) as u8);
-                at += 3;
-            }
-            None => {
-                plain.push(byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8(plain).map_or(Cow::Borrowed(segment), Cow::Owned)
-}
-
 fn refused(why: Refused) -> Response<Full<Bytes>> {
     match why {
         Refused::NoPool(names) => {
@@ -96,27 +74,4 @@ fn done(status: u16, body: &serde_json::Value) -> Response<Full<Bytes>> {
 
 fn failed(status: u16, what: &str) -> Response<Full<Bytes>> {
     done(status, &json!({"error": {"message": what, "code": status}}))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn escapes_are_read_and_what_is_none_stays() {
-        for (segment, plain) in [
-            ("a:1", "a:1"),
-            ("a%3A1", "a:1"),
-            ("%3a%3A", "::"),
-            ("%253A", "%3A"),
-            ("%C3%A9", "\u{e9}"),
-            ("%", "%"),
-            ("a%2", "a%2"),
-            ("%zz%41", "%zzA"),
-            ("%+1", "%+1"),
-            ("%ff", "%ff"),
-        ] {
-            assert_eq!(unescaped(segment), plain, "{segment}");
-        }
-    }
 }

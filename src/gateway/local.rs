@@ -8,7 +8,7 @@ use super::core::Core;
 use super::reply::{Failure, Head};
 use super::shared::Published;
 use super::ticket::Ticket;
-use crate::http1::{Method, RequestHead};
+use crate::http1::{Method, RequestHead, unescaped};
 use crate::openai::{Endpoint, models};
 use crate::tenants::TenantRef;
 
@@ -31,7 +31,8 @@ pub(super) fn answer(
             Some(Ok(models::list(entries)))
         }
         Endpoint::Model(id) => {
-            let id = String::from_utf8_lossy(id.of(path)).into_owned();
+            // SDKs write the slash of `meta-llama/Llama-3.1-8B` as %2F.
+            let id = unescaped(&String::from_utf8_lossy(id.of(path))).into_owned();
             let entry = published.fleet.entries.iter().find(|e| e.id == id);
             let entry = entry.filter(|e| allowed(&e.id).is_some());
             Some(entry.map(models::one).ok_or(Failure::ModelNotFound(id)))

@@ -8,9 +8,10 @@
 //! | how long is the body | `framing` | [`BodyLength`], [`ResponseBody`] |
 //! | what is each byte of a chunked body | [`chunked`](ChunkTracker) | [`Piece`] |
 //! | bytes of a head or chunk of our own | [`mod@write`] | appended to a buffer |
+//! | what does a segment of a path stand for | `percent` | [`unescaped`] text |
 //!
 //! State: only what [`HeadScanner`] and [`ChunkTracker`] hold, one of each per direction of a
-//! connection, owned by the connection's core. Nothing here allocates, reads a clock, knows a
+//! connection, owned by the connection's core. Nothing here allocates (but for [`unescaped`]), reads a clock, knows a
 //! socket, or keeps a reference into the buffer: places are [`Span`]s, which survive its growth.
 //!
 //! Every answer depends on the bytes alone, never on how they were split into reads. Hence
@@ -35,6 +36,7 @@ mod error;
 mod fields;
 mod framing;
 pub mod limits;
+mod percent;
 mod request;
 mod response;
 mod scan;
@@ -47,6 +49,7 @@ mod tests;
 pub use chunked::{ChunkError, ChunkTracker, Piece, PieceKind};
 pub use error::HeadError;
 pub use framing::{BodyLength, ResponseBody};
+pub use percent::unescaped;
 pub use request::{Method, RequestHead, parse_request};
 pub use response::{ResponseHead, parse_response};
 pub use scan::HeadScanner;
