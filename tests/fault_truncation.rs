@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::engine::{After, DONE, LAST_CHUNK, STREAM_HEAD, chunk, event};
+use common::engine::{After, DONE, LAST_CHUNK, STREAM_HEAD, chunk, event, usage_event};
 use common::faults::{
     at_rest, chat_for_acme, cut_stream, error_event, failing, finish_event, hello, in_front_of,
     role_event, stream_for_acme, whole_stream,
@@ -204,4 +204,40 @@ fn a_stream_that_is_cut_or_left_is_paid_for() {
             at_rest(&bed);
         }
     }
+}
+
+/// A transcription asked for as a stream whose usage the client wants; a form has its own field.
+fn transcription() -> Vec<u8> {
+    let part = |name: &str, value: &str| {
+        format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+    };
+    let parts = [("file", "RIFF"), ("model", "m"), ("stream", "true")];
+    let mut form: String = parts.iter().map(|(name, value)| part(name, value)).collect();
+    form += &(part("stream_include_usage", "true") + "--b--\r\n");
+    format!(
+        "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: gw.test\r\n{AUTH}Content-Type: \
+         multipart/form-data; boundary=b\r\nContent-Length: {}\r\n\r\n{form}",
+        form.len()
+    )
+    .into_bytes()
+}
+
+/// vLLM ends these streams with `[DONE]` too, and sends a usage only to who asked for it.
+#[test]
+fn a_transcription_is_whole_by_its_done_and_keeps_the_usage_that_was_asked_for() {
+    let events = [event("hel"), event("lo"), usage_event(5, 2)];
+    let cut = [cut_stream(&events[..1]), LAST_CHUNK.to_vec()].concat();
+    let engines = failing(1, 1, (&cut, After::Keep), &whole_stream(&events));
+    let bed = in_front_of(&engines, "");
+    assert_cut("no [DONE]", &to_the_end(&bed, &transcription()));
+    let answer = ask(bed.addr, &transcription());
+    assert!(answer.complete && answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+    assert_eq!(answer.words(), "hello");
+    assert_eq!(answer.events()[2]["usage"]["completion_tokens"], 2, "{}", answer.text());
+    let outcomes = bed.records(2);
+    assert_eq!(
+        (&outcomes[0]["outcome"], &outcomes[1]["outcome"]),
+        (&"truncated".into(), &"ok".into())
+    );
+    at_rest(&bed);
 }

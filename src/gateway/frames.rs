@@ -141,7 +141,7 @@ impl Frames {
             inside,
             oversize: false,
             framing_ended,
-            has_terminal: endpoint.generates(),
+            has_terminal: endpoint.ends_with_event(),
             openings: Openings::default(),
             error: Vec::new(),
             own: Vec::new(),

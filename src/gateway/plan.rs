@@ -78,7 +78,7 @@ impl<'p> Plan<'p> {
             output_tokens: (expected * call.sequences() as f64) as u64,
             tenant: tenant.index as u64,
             adapter: served.adapter.as_deref().map(adapter_hash),
-            take_usage_out: !call.client_asked_for_usage(),
+            take_usage_out: endpoint.usage_is_asked_for() && !call.client_asked_for_usage(),
             edits,
             body,
             content_type: own_type.map(|s| s.of(client.inbox.filled()).to_vec()),

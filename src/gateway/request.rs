@@ -188,8 +188,7 @@ fn understand(
     if name.is_some_and(|name| name != &*served.upstream) {
         edits.set_model(call, &served.upstream);
     }
-    let asks = matches!(endpoint, Endpoint::ChatCompletions | Endpoint::Completions);
-    if asks && call.stream && !call.client_asked_for_usage() {
+    if endpoint.usage_is_asked_for() && call.stream && !call.client_asked_for_usage() {
         edits.ask_for_usage(call);
     }
     // Fields by which a caller could steer the engine past us; the salt only separates.

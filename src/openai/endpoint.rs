@@ -191,6 +191,20 @@ impl Endpoint {
         )
     }
 
+    /// Its streams say what was used in an event that is sent only if `stream_options` of the body
+    /// ask for it: there we ask, and take out what the client has not asked for.
+    #[must_use]
+    pub fn usage_is_asked_for(self) -> bool {
+        matches!(self, Endpoint::ChatCompletions | Endpoint::Completions)
+    }
+
+    /// Its streams end with an event of their own, so that one without it was cut: `[DONE]`,
+    /// `response.completed`, `message_stop`. (Speech is sound, in no events.)
+    #[must_use]
+    pub fn ends_with_event(self) -> bool {
+        self.generates() || self.multipart()
+    }
+
     /// Its answer, where it is no stream, is a JSON object.
     #[must_use]
     pub fn answers_json(self) -> bool {
