@@ -67,6 +67,8 @@ pub struct Server {
     pub h2c: bool,
     /// Largest request body in bytes. Default 8 MiB.
     pub body_bytes_max: usize,
+    /// Most bytes of bodies that are held at once; `None`: a quarter of the memory.
+    pub bodies_bytes_max: Option<u64>,
     /// What a client's half-close means.
     pub half_close: HalfClose,
 }

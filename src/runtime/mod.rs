@@ -5,6 +5,7 @@ pub mod cells;
 pub mod clock;
 pub mod files;
 pub mod log;
+pub mod memory;
 pub mod nodes;
 pub mod seldom;
 pub mod snapshot;
