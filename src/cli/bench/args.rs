@@ -289,9 +289,8 @@ impl Args {
     fn targets(&self) -> Result<(Target, Option<Target>), String> {
         let key = self.key.clone().or_else(|| std::env::var("EXPEDITE_KEY").ok());
         let url = self.target.as_deref().unwrap_or_default();
-        let read = |path: &PathBuf| {
-            std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
-        };
+        let read =
+            |path: &PathBuf| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
         let ca = self.ca.as_ref().map(read).transpose()?;
         let mut target = Target::believing(url, secret(key)?, ca.as_deref())?;
         let wanted = self.model.as_deref().or(self.models.first().map(String::as_str));
