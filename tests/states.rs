@@ -186,8 +186,8 @@ fn a_frozen_replica_is_suspect_until_it_answers() {
     at_rest(&bed);
 }
 
-/// T83: the limit of a whole answer is the time of all its tokens, hours by default: behind a freeze
-/// it is not waited for.
+/// T83: the limit of a whole answer is the time of all its tokens, hours by default. It is not what
+/// counts behind a freeze.
 #[test]
 fn a_whole_answer_is_asked_of_another_when_its_replica_has_frozen() {
     let frozen = Arc::new(AtomicBool::new(true));

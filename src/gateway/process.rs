@@ -102,9 +102,7 @@ impl Gateway {
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
         let mut loaded = Loaded::default();
-        let files =
-            Files { models: loaded.load(&config, &log)?, trusts: identity::trusts(&config)? };
-        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &files, clock::now_ms()));
+        let fleet = Arc::new(fleet(&config, cpus.len(), &mut loaded, &log)?);
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(no_thread)?;
         let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
@@ -124,7 +122,7 @@ impl Gateway {
             side,
             readers,
             share: stats,
-            bodies: Arc::new(Bodies::within(memory::limit_bytes(&Tree::at("/")))),
+            bodies: bodies(),
             poisons: Default::default(),
             reloads: Arc::default(),
             quota: budgets(&config, cpus.len(), &log)?,
@@ -267,6 +265,16 @@ fn supervise(cores: Cores) -> Result<(JoinHandle<()>, mpsc::Receiver<()>), Strin
 
 fn no_thread(error: std::io::Error) -> String {
     format!("cannot start a thread: {error}")
+}
+
+fn bodies() -> Arc<Bodies> {
+    Arc::new(Bodies::within(memory::limit_bytes(&Tree::at("/"))))
+}
+
+/// The fleet of the configuration, with what the files hold that its pools name.
+fn fleet(config: &Config, cores: usize, loaded: &mut Loaded, log: &Log) -> Result<Fleet, String> {
+    let files = Files { models: loaded.load(config, log)?, trusts: identity::trusts(config)? };
+    Ok(Fleet::new(config, cores, &files, clock::now_ms()))
 }
 
 fn driver(config: &Config, log: &Log) -> Result<Driver, String> {

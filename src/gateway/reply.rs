@@ -195,6 +195,10 @@ const NO_MEMORY: &str = "Too many long requests are under way for the gateway's 
 
 const POISON: &str = "Two replicas' engines have ended under this request: it is sent to no other.";
 
+fn late(limit: &str) -> String {
+    format!("No answer began within the time limit ({limit}).")
+}
+
 /// What the fleet cannot do in time.
 fn overload(why: Why) -> &'static str {
     match why {
@@ -263,10 +267,7 @@ impl Failure {
             }
             Failure::Poison => said(500, "upstream_error", POISON),
             Failure::Upstream(message) => said(502, "upstream_error", message.as_str()),
-            Failure::Deadline(limit) => {
-                let message = format!("No answer began within the time limit ({limit}).");
-                said(504, "deadline_exceeded", message)
-            }
+            Failure::Deadline(limit) => said(504, "deadline_exceeded", late(limit)),
             Failure::UsageUnavailable => {
                 let message = "The usage log cannot be written; no request is served meanwhile.";
                 said(503, "usage_unavailable", message)

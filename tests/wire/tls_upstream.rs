@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, SanType};
 
-use crate::answers::Answers;
 use crate::common::engine::{Engine, event, json};
 use crate::common::faults::{
     at_rest, chat_for_acme, hello, role_event, states, stream_for_acme, whole_stream,
