@@ -3,12 +3,17 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
 use common::engine::{After, Engine, LAST_CHUNK, STREAM_HEAD, event, json};
 use common::faults::{
-    at_rest, chat_for_acme, cut_stream, error_event, failing, finish_event, hello, in_front_of,
-    role_event, states, stream_for_acme, whole_stream,
+    IN_TURN, at_rest, chat_for_acme, cut_stream, error_event, failing, finish_event, hello,
+    in_front_of, role_event, states, stream_for_acme, whole_stream,
 };
-use common::gateway::AUTH;
+use common::gateway::{AUTH, Bed, Settings};
 use common::{Client, Response, ask, eventually, post_with};
 use serde_json::{Value, json};
 
@@ -415,4 +420,54 @@ fn the_roles_of_other_choices_are_not_taken_for_the_first_ones() {
         answer.events()[..2].iter().map(|e| e["choices"][0]["index"].clone()).collect();
     assert_eq!(roles, [0, 1], "{}", answer.text());
     assert_eq!((answer.text().matches("\"role\"").count(), answer.words()), (2, "hello".into()));
+}
+
+/// A replica whose process ends with the request that it gets.
+fn mortal() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = Arc::new(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind"));
+    let addr = listener.local_addr().expect("address");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        while let Ok((mut wire, _)) = listener.accept() {
+            let (listener, asked) = (Arc::clone(&listener), Arc::clone(&counted));
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(n @ 1..) = wire.read(&mut bytes) {
+                    if bytes[..n].starts_with(b"POST /v1/chat") {
+                        asked.fetch_add(1, SeqCst);
+                        // Nobody accepts any more, as after a SIGKILL.
+                        let _ = rustix::net::shutdown(&*listener, rustix::net::Shutdown::Both);
+                        return;
+                    }
+                    let _ = wire.write_all(&json(200, "{\"object\":\"list\",\"data\":[]}"));
+                }
+            });
+        }
+    });
+    (addr, asked)
+}
+
+#[test]
+fn a_request_that_ends_engines_is_sent_to_no_third_one() {
+    let replicas: Vec<_> = (0..4).map(|_| mortal()).collect();
+    let addrs: Vec<_> = replicas.iter().map(|(addr, _)| *addr).collect();
+    let bed = Bed::unready(&addrs, Settings { more: IN_TURN.to_owned(), ..Settings::default() });
+    eventually("they are up", || states(&bed).iter().all(|state| state == "up"));
+    let asked = || replicas.iter().map(|(_, asked)| asked.load(SeqCst)).sum::<usize>();
+    let answer = ask(bed.addr, &stream_for_acme());
+    assert_eq!((answer.status(), answer.field("x-should-retry")), (500, Some("false")));
+    assert_eq!((answer.json()["error"]["code"].as_str(), asked()), (Some("upstream_error"), 2));
+    // The client's own retry gets to nobody; another request does.
+    assert_eq!(ask(bed.addr, &stream_for_acme()).status(), 500);
+    assert_eq!(asked(), 2);
+    let up = || states(&bed).iter().filter(|state| *state == "up").count();
+    eventually("the dead are known to be", || up() == 2);
+    let other = r#"{"model":"m","messages":[{"role":"user","content":"other"}]}"#;
+    let other = post_with("/v1/chat/completions", AUTH, other);
+    assert_eq!(ask(bed.addr, &other).status(), 500);
+    assert_eq!(asked(), 4);
+    let outcomes: Vec<_> = bed.records(3).iter().map(|r| r["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["upstream_error"; 3]);
+    at_rest(&bed);
 }

@@ -3,13 +3,16 @@
 
 mod common;
 
-use common::engine::{After, DONE, LAST_CHUNK, STREAM_HEAD, chunk, event, usage_event};
+use std::io::{Read, Write};
+use std::sync::{Mutex, mpsc};
+
+use common::engine::{After, DONE, Engine, LAST_CHUNK, STREAM_HEAD, chunk, event, usage_event};
 use common::faults::{
     at_rest, chat_for_acme, cut_stream, error_event, failing, finish_event, hello, in_front_of,
-    role_event, stream_for_acme, whole_stream,
+    role_event, states, stream_for_acme, whole_stream,
 };
 use common::gateway::{AUTH, Bed};
-use common::{Client, Response, ask, find, post_with};
+use common::{Client, Ended, Response, ask, find, post_with};
 
 /// Ways in which an engine's stream ends too early, after a role event and `hel`.
 fn cuts() -> Vec<(&'static str, Vec<u8>, After)> {
@@ -203,6 +206,111 @@ fn a_stream_that_is_cut_or_left_is_paid_for() {
             }
             at_rest(&bed);
         }
+    }
+}
+
+const RESPONSES: &str = "{\"model\":\"m\",\"input\":\"x\",\"stream\":true}";
+
+/// An event of `/v1/responses`, whose response says `text` in front of its usage.
+fn response_event(kind: &str, text: &str) -> Vec<u8> {
+    format!(
+        "event: {kind}\ndata: {{\"response\":{{\"instructions\":\"{text}\",\"usage\":\
+         {{\"input_tokens\":5,\"output_tokens\":2,\"total_tokens\":7}}}},\"type\":\"{kind}\"}}\n\n"
+    )
+    .into_bytes()
+}
+
+/// The first and the last event of such a stream repeat what was asked for.
+#[test]
+fn a_stream_of_responses_may_begin_and_end_with_more_than_is_held() {
+    let delta = b"event: response.output_text.delta\ndata: {\"delta\":\"x\",\
+                  \"type\":\"response.output_text.delta\"}\n\n";
+    for (first, last) in [(10, 50_000), (10, 400_000), (50_000, 10), (400_000, 400_000)] {
+        let events = [
+            response_event("response.created", &"i".repeat(first)),
+            delta.to_vec(),
+            response_event("response.completed", &"i".repeat(last)),
+        ];
+        let whole = [cut_stream(&events), LAST_CHUNK.to_vec()].concat();
+        let engines = failing(2, 0, (b"", After::Keep), &whole);
+        let bed = in_front_of(&engines, "");
+        for n in 1..=4 {
+            let answer = ask(bed.addr, &post_with("/v1/responses", AUTH, RESPONSES));
+            assert_eq!((answer.status(), answer.complete), (200, true), "{first} {last}");
+            assert!(answer.body() == events.concat(), "{first} {last}");
+            let record = &bed.records(n)[n - 1];
+            let told = (&record["outcome"], &record["input_tokens"], &record["output_tokens"]);
+            assert_eq!(told, (&"ok".into(), &5.into(), &2.into()), "{first} {last}: {record}");
+        }
+        assert_eq!(states(&bed), ["up", "up"]);
+        at_rest(&bed);
+    }
+}
+
+/// What is asked for makes an answer so long: no replica is to blame.
+#[test]
+fn an_event_that_nobody_may_send_ejects_no_replica() {
+    let events = [role_event(), event("hel"), event(&"x".repeat(1_500_000))];
+    let engines = failing(1, 0, (b"", After::Keep), &whole_stream(&events));
+    let bed = in_front_of(&engines, "");
+    for n in 1..=5 {
+        let bytes = to_the_end(&bed, &stream_for_acme());
+        assert!(find(&bytes, b"is over its limit").is_some());
+        assert_eq!(bed.records(n)[n - 1]["outcome"], "truncated");
+    }
+    assert_eq!(states(&bed), ["up"]);
+    at_rest(&bed);
+}
+
+/// Anthropic's clients go by an event's name, OpenAI's of responses by its type.
+#[test]
+fn an_error_in_a_stream_is_one_that_the_endpoints_clients_read() {
+    for (path, json, bytes, _) in opened_and_cut(2) {
+        let engines = failing(1, 1, (&bytes, After::Reset), b"");
+        let bed = in_front_of(&engines, "");
+        let got = to_the_end(&bed, &post_with(path, AUTH, json));
+        let response = Response::parse(&got);
+        let events = response.events();
+        let error = events.last().expect("an event");
+        assert_eq!(error["error"]["code"], "upstream_error", "{path}");
+        let named = path != "/v1/chat/completions";
+        assert_eq!(find(&got, b"event: error\ndata: {").is_some(), named, "{path}");
+        assert_eq!(error["type"] == "error", named, "{path}: {error}");
+    }
+}
+
+/// Sound that is cut ends with its connection for a client of HTTP/1.0, so that the end must not
+/// be one in order; a replica's own reset is no end of an answer either.
+#[test]
+fn an_answer_that_ends_with_its_connection_is_reset_when_it_is_cut() {
+    let sound = "RIFF".repeat(500_000);
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\n";
+    let chunked = format!("{head}transfer-encoding: chunked\r\n\r\n1e8480\r\n{sound}\r\n");
+    let until_close = format!("{head}\r\n{sound}");
+    let json = "{\"model\":\"m\",\"input\":\"x\",\"voice\":\"v\"}";
+    let request = post_with("/v1/audio/speech", AUTH, json);
+    let old = String::from_utf8(request).expect("text").replace("HTTP/1.1", "HTTP/1.0");
+    for (bytes, after) in [(chunked, After::Close), (until_close, After::Reset)] {
+        let (go_on, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let engine = Engine::start(move |_, wire| {
+            wire.write_all(bytes.as_bytes())?;
+            // A reset may overtake what was not read yet.
+            let _ = wait.lock().expect("lock").recv();
+            Ok(after)
+        });
+        let engines = [engine];
+        let bed = in_front_of(&engines, "");
+        let mut client = Client::connect(bed.addr);
+        client.send(old.as_bytes());
+        let mut got = vec![0; sound.len()];
+        let read = client.0.read_exact(&mut got);
+        assert!(read.is_ok(), "{read:?} {}", String::from_utf8_lossy(&got[..600]));
+        go_on.send(()).expect("the engine waits");
+        let (_, ended) = client.rest();
+        assert_eq!(ended, Ended::Reset, "{after:?}");
+        assert_eq!(bed.records(1)[0]["outcome"], "truncated", "{after:?}");
+        at_rest(&bed);
     }
 }
 

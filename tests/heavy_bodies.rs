@@ -6,7 +6,11 @@ mod common;
 #[path = "support/tiny_tokenizer.rs"]
 mod tiny_tokenizer;
 
-use common::faults::states;
+use std::io::Write;
+use std::sync::{Mutex, mpsc};
+
+use common::engine::{After, Engine, chunk};
+use common::faults::{at_rest, hello, states, stream_for_acme};
 use common::gateway::{AUTH, Bed, Settings};
 use common::{Client, ask, eventually, post_with};
 use expedite::sim::{Fleet, SimConfig, SimHandle};
@@ -148,4 +152,51 @@ fn long_lists_of_tokens_are_written_and_read_beside_the_core() {
     let back = ask(scene.bed.addr, &post_with("/detokenize", AUTH, &ids.to_string()));
     assert_eq!(back.json()["prompt"], text);
     assert_eq!(scene.fleet.stats(0).requests, 0);
+}
+
+/// A long body is held until its answer begins, and all of them together have a limit.
+#[test]
+fn long_bodies_together_take_no_more_memory_than_they_may() {
+    let (go_on, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let engine = Engine::start(move |received, wire| {
+        if received.body.len() > 1_000_000 {
+            let _ = wait.lock().expect("lock").recv();
+        }
+        wire.write_all(&hello()).map(|()| After::Keep)
+    });
+    let server = "bodies_bytes_max = 8388608".to_owned();
+    let bed = Bed::start(&[engine.addr], Settings { server, ..Settings::default() });
+    let long = |mib: usize| {
+        let text = "x ".repeat(mib << 19);
+        format!("{{\"model\":\"m\",\"messages\":[{{\"content\":\"{text}\"}}],\"stream\":true}}")
+    };
+    let held = || bed.metric("expedite_request_body_bytes", "");
+    let mut first = Client::connect(bed.addr);
+    first.send(&post_with("/v1/chat/completions", AUTH, &long(5)));
+    eventually("the first is held", || held() > 5e6);
+    // Refused by its length, before it has come.
+    let mut second = Client::connect(bed.addr);
+    second.send(&post_with("/v1/chat/completions", AUTH, &long(4))[..100_000]);
+    let second = second.response();
+    assert_eq!((second.status(), second.field("retry-after")), (503, Some("1")));
+    assert_eq!(second.json()["error"]["code"], "server_overloaded");
+    // The same in chunks, of which nobody knows how many come.
+    let chunks = long(4).as_bytes().chunks(60_000).map(chunk).collect::<Vec<_>>().concat();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\n{AUTH}Transfer-Encoding: chunked\r\n\r\n"
+    );
+    let mut third = Client::connect(bed.addr);
+    // It may be closed before everything is sent.
+    let _ = third.0.write_all(&[head.as_bytes(), &chunks].concat());
+    assert_eq!(third.response().status(), 503);
+    assert_eq!(ask(bed.addr, &stream_for_acme()).words(), "hello", "a short one passes");
+    go_on.send(()).expect("the engine waits");
+    assert_eq!(first.response().words(), "hello");
+    drop((first, third));
+    eventually("nothing is held", || held() == 0.0);
+    go_on.send(()).expect("the engine is there");
+    let again = ask(bed.addr, &post_with("/v1/chat/completions", AUTH, &long(5)));
+    assert_eq!(again.words(), "hello");
+    at_rest(&bed);
 }

@@ -186,6 +186,33 @@ fn a_frozen_replica_is_suspect_until_it_answers() {
     at_rest(&bed);
 }
 
+/// T83: the limit of a whole answer is the time of all its tokens, hours by default. It is not what
+/// counts behind a freeze.
+#[test]
+fn a_whole_answer_is_asked_of_another_when_its_replica_has_frozen() {
+    let frozen = Arc::new(AtomicBool::new(true));
+    let held = Arc::clone(&frozen);
+    let engine = Engine::start(move |_, _| {
+        while held.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(After::Close)
+    });
+    let whole = common::engine::json(200, r#"{"choices":[{"message":{"content":"hello"}}]}"#);
+    let good = Engine::always(whole);
+    let more = format!("{IN_TURN}[timeouts]\nfirst_token_ms = 1000\n");
+    let bed = Bed::start(&[engine.addr, good.addr], Settings { more, ..Settings::default() });
+    let mut waiting: Vec<Client> = (0..4).map(|_| Client::connect(bed.addr)).collect();
+    waiting.iter_mut().for_each(|client| client.send(&chat_for_acme("")));
+    for mut client in waiting {
+        let answer = client.response();
+        assert_eq!((answer.status(), answer.complete), (200, true), "{}", answer.text());
+    }
+    assert_eq!(bed.metric("expedite_retries_total", ""), 2.0);
+    frozen.store(false, SeqCst);
+    at_rest(&bed);
+}
+
 /// T82: nobody is there at the start; the gateway waits and recovers alone.
 #[test]
 fn replicas_that_come_late_are_taken_in() {

@@ -231,6 +231,12 @@ fn reloads(page: &mut Page, view: &View) {
     if let Some(ends_s) = (view.certificate_ends_s)() {
         page.value(name, &[], ends_s);
     }
+    page.family(
+        "expedite_request_body_bytes",
+        "gauge",
+        "Bytes of long request bodies that are held until their answers begin.",
+    );
+    page.value("expedite_request_body_bytes", &[], (view.bodies_held)());
     let (done, refused) = view.reloads.counts();
     page.family("expedite_reloads_total", "counter", "Reloads of the configuration by result.");
     for (result, n) in [("done", done), ("refused", refused)] {

@@ -122,6 +122,8 @@ pub struct View {
     pub reload: Box<dyn Fn() -> oneshot::Receiver<Reloaded> + Send + Sync>,
     /// When the certificate that clients are shown ends, in s since 1970.
     pub certificate_ends_s: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    /// Bytes of request bodies that are held now.
+    pub bodies_held: Box<dyn Fn() -> u64 + Send + Sync>,
     /// What came of reloads.
     pub reloads: Arc<Reloads>,
     /// Begins a drain.

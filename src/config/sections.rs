@@ -41,6 +41,12 @@ pub(super) fn server(mut table: Table<'_, '_>) -> Server {
             1024..=BODY_BYTES_MAX,
             "bytes",
         ) as usize,
+        bodies_bytes_max: table.opt_number(
+            "bodies_bytes_max",
+            BODY_BYTES_DEFAULT..=1 << 50,
+            "bytes",
+            "a quarter of the memory",
+        ),
         half_close: table
             .choice("half_close", &[("gone", HalfClose::Gone), ("allow", HalfClose::Allow)]),
     };

@@ -25,9 +25,9 @@ pub enum LogLevel {
     Warn,
     /// Starts, stops, replicas that come and go.
     Info,
-    /// Each request.
+    /// As `Info`: nothing is told at this level yet.
     Debug,
-    /// Each step of a request.
+    /// As `Debug`.
     Trace,
 }
 

@@ -376,7 +376,7 @@ fn a_value_out_of_place_is_a_mistake() {
 #[test]
 fn replica_urls_are_http_host_port() {
     for (url, want) in [
-        ("https://h:1", "https upstream is not supported yet"),
+        ("ftp://h:1", "must be http://host:port"),
         ("h:1", "must be http://host:port"),
         ("http://h", "must name its port"),
         ("http://h:0", "must be http://host:port"),
@@ -394,6 +394,8 @@ fn replica_urls_are_http_host_port() {
     }
     let replica = Replica::from_url("HTTP://GPU-1.Example:8000/").unwrap();
     assert_eq!((replica.url.as_str(), replica.port), ("http://gpu-1.example:8000", 8000));
+    let secure = Replica::from_url("https://GPU-1.example").unwrap();
+    assert_eq!((secure.authority(), secure.is_secure()), ("gpu-1.example:443", true));
 }
 
 #[test]

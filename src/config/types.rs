@@ -67,6 +67,8 @@ pub struct Server {
     pub h2c: bool,
     /// Largest request body in bytes. Default 8 MiB.
     pub body_bytes_max: usize,
+    /// Most bytes of bodies that are held at once; `None`: a quarter of the memory.
+    pub bodies_bytes_max: Option<u64>,
     /// What a client's half-close means.
     pub half_close: HalfClose,
 }
@@ -432,7 +434,7 @@ pub struct Retry {
     /// Attempts of one request, the first included; 1 to 10.
     pub attempts_max: u32,
     /// Retries allowed per request over the recent past of a core, all its pools together; 0 to 1,
-    /// 0 = none. What a replica refused to connect costs nothing and is tried elsewhere all the same.
+    /// 0 = none. What found a closed port costs nothing and is tried elsewhere all the same.
     pub budget_ratio: f64,
 }
 

@@ -1,6 +1,7 @@
 //! The limits of the control group that this process is in (cgroup v2, and v1's CPU quota).
 
 use super::{Finding, Findings, Wish};
+use crate::runtime::memory;
 use crate::runtime::tree::Tree;
 
 /// A gateway's own need, and what each core keeps of prompts and buffers, in bytes.
@@ -22,14 +23,9 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn read(tree: &Tree) -> Facts {
-        let groups = tree.text("proc/self/cgroup").unwrap_or_default();
-        let own = |text: &str| {
-            let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
-            Some(format!("sys/fs/cgroup{}", path.trim_end_matches('/')))
-        };
-        // With a namespace of its own, a container's group is the root of what it sees.
-        let folders = [own(&groups), Some("sys/fs/cgroup".to_owned())].into_iter().flatten();
-        let v2 = folders.into_iter().find(|folder| tree.has(&format!("{folder}/cpu.stat")));
+        let v2 = memory::group_folders(tree)
+            .into_iter()
+            .find(|folder| tree.has(&format!("{folder}/cpu.stat")));
         let Some(folder) = v2 else { return Facts::v1(tree) };
         let stat = tree.text(&format!("{folder}/cpu.stat")).unwrap_or_default();
         let counted = |name: &str| {

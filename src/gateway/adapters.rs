@@ -15,8 +15,10 @@ use super::exchange::{self, Attempt, FIRST_TOKEN};
 use super::plan::Plan;
 use super::ticket::Ticket;
 use crate::replicas::Lane;
+use crate::runtime::clock;
 
-/// Has the adapter that the request asks for loaded on the lane's replica, unless it lists it.
+/// Has the adapter that the request asks for loaded on the lane's replica, unless it lists it; how
+/// long that took, in ns.
 ///
 /// # Errors
 /// The attempt has failed: it would not load, or the client or the time has gone.
@@ -26,14 +28,15 @@ pub(super) async fn load(
     plan: &Plan<'_>,
     ticket: &Ticket<'_>,
     lane: &Lane,
-) -> Result<(), Attempt> {
+) -> Result<u64, Attempt> {
     let (Some(adapter), Some(path)) = (&plan.served.adapter, &plan.served.loads_from) else {
-        return Ok(());
+        return Ok(0);
     };
     // What the snapshot says may be old by now: it may have been unloaded to make room.
     if lane.replica.lists(adapter) {
-        return Ok(());
+        return Ok(0);
     }
+    let began_ns = clock::now_ns();
     let failed = |what: &str| Attempt::Failed(None, format!("adapter {adapter}: {what}"));
     let (answer, ringer) = (Arc::new(ArrayQueue::new(1)), core.bell.ringer());
     let told = Arc::clone(&answer);
@@ -51,7 +54,11 @@ pub(super) async fn load(
     poll_fn(|cx| {
         loop {
             if let Some(result) = answer.pop() {
-                return Poll::Ready(result.map_err(|what: String| failed(&what)));
+                let took_ns = clock::now_ns().saturating_sub(began_ns);
+                return Poll::Ready(match result {
+                    Ok(()) => Ok(took_ns),
+                    Err(what) => Err(failed(&what)),
+                });
             }
             // The loader is gone, and its end of the answer with it.
             if Arc::strong_count(&answer) == 1 {

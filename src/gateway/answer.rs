@@ -123,9 +123,9 @@ impl Answer {
         sound
     }
 
-    /// The connection ended: whole only if the framing says so.
-    fn closed(&mut self) {
-        self.whole |= matches!(self.incoming, Incoming::UntilClose);
+    /// The connection ended: whole only if the framing says so, and it was no reset.
+    fn closed(&mut self, reset: bool) {
+        self.whole |= matches!(self.incoming, Incoming::UntilClose) && !reset;
     }
 }
 
@@ -158,7 +158,7 @@ pub(super) async fn read(
             break;
         }
         if !exchange::more(core, client, (&mut *stream, &mut *inbox), limit).await? {
-            answer.closed();
+            answer.closed(inbox.was_reset());
             if !answer.whole {
                 return Err(broken("its connection ended in the middle of its answer"));
             }
@@ -190,7 +190,8 @@ fn health_of(code: Option<u16>, message: &str) -> Option<ReplicaFailure> {
         // Full is not ill.
         Some(429 | 503) => None,
         Some(400..=499) => None,
-        Some(500) => Some(ReplicaFailure::Erred),
+        // One without a code may be anything, a request's own fault too.
+        None | Some(500) => Some(ReplicaFailure::Erred),
         _ => Some(ReplicaFailure::Broken),
     }
 }
@@ -269,12 +270,12 @@ pub(super) async fn send(
 ) -> Result<Next, Failure> {
     if ticket.head_sent {
         // A stream was begun with a role or a comment; this replica answered something else.
-        let Some(event) = error_event(&exchange.head, &answer) else {
+        if !is_refusal_in_words(&exchange.head, &answer) {
             let failure = Failure::Upstream("a replica did not answer with a stream".to_owned());
-            return relay::fail_in_band(core, client, ticket, failure).await;
-        };
-        let outcome = outcome_of(exchange.head.status);
-        return relay::end_in_band(core, client, ticket, (&event, outcome)).await;
+            return relay::fail_in_band(core, client, plan, ticket, failure).await;
+        }
+        let told = (&*answer.payload, outcome_of(exchange.head.status));
+        return relay::refuse_in_band(core, client, plan, ticket, told).await;
     }
     client.comments = None;
     let Exchange { stream, mut inbox, head, replica, entry } = exchange;
@@ -308,21 +309,9 @@ pub(super) async fn send(
     pass_on(core, client, plan, ticket, head, &mut answer, (stream, inbox)).await
 }
 
-/// An engine's refusal as a stream's event, in its own words.
-fn error_event(head: &ResponseHead, answer: &Answer) -> Option<Vec<u8>> {
-    let refused = head.status >= 400 && answer.whole;
-    read_answer(&answer.payload).error.filter(|_| refused)?;
-    Some(as_event(&answer.payload))
-}
-
-/// A JSON text as an event.
-pub(super) fn as_event(json: &[u8]) -> Vec<u8> {
-    let mut event = b"data: ".to_vec();
-    // A line end in JSON is space between its tokens; in an event it would be an end.
-    let space = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
-    event.extend(json.iter().map(space));
-    event.extend_from_slice(b"\n\n");
-    event
+/// Is it an engine's refusal in its own words?
+fn is_refusal_in_words(head: &ResponseHead, answer: &Answer) -> bool {
+    head.status >= 400 && answer.whole && read_answer(&answer.payload).error.is_some()
 }
 
 fn outcome_of(status: u16) -> Outcome {
@@ -388,10 +377,14 @@ async fn pass_on(
         match exchange::more(core, client, side, "timeouts.next_token_ms").await {
             Ok(true) if answer.take(&mut inbox) => {}
             Err(Attempt::ClientGone) => return Err(Failure::ClientGone),
-            Ok(false) if matches!(answer.incoming, Incoming::UntilClose) => answer.closed(),
+            Ok(false) if matches!(answer.incoming, Incoming::UntilClose) && !inbox.was_reset() => {
+                answer.closed(false);
+            }
             _ => {
                 ticket.ended(Outcome::Truncated);
-                return Ok(Next::Incomplete);
+                // Where the end of the connection is that of the answer, a clean one would lie.
+                let ends_alike = !chunked && !matches!(answer.incoming, Incoming::Length(_));
+                return Ok(if ends_alike { Next::Reset } else { Next::Incomplete });
             }
         }
     }

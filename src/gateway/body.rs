@@ -8,6 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::bodies::{Bodies, Share};
 use super::connection::Client;
 use super::core::Core;
 use super::reply::Failure;
@@ -107,6 +108,9 @@ pub(super) async fn read(
     {
         return Err(Failure::BodyTooLarge(bytes_max));
     }
+    if let BodyLength::Length(length) = head.body {
+        has_room(core, client, |share, of, max| Share::cover(share, of, length, max))?;
+    }
     if head.expect_continue && client.inbox.len() == head_bytes && head.body != BodyLength::None {
         client.send(core, b"HTTP/1.1 100 Continue\r\n\r\n").await?;
     }
@@ -117,7 +121,7 @@ pub(super) async fn read(
             let mut pace = Pace::start();
             while client.inbox.len() < end {
                 pace.set(client, client.inbox.len().saturating_sub(head_bytes));
-                if !client.more(core, end).await {
+                if !pace.more(core, client, end).await {
                     return Err(missing(core, client));
                 }
             }
@@ -135,6 +139,17 @@ fn missing(core: &Core, client: &Client) -> Failure {
         None if core.sweep.ended() => Failure::Stopping,
         None => Failure::BodyIncomplete,
     }
+}
+
+/// Is there room for the body in the memory that bodies may take?
+fn has_room(
+    core: &Core,
+    client: &mut Client,
+    take: impl FnOnce(&mut Option<Share>, &Arc<Bodies>, u64) -> bool,
+) -> Result<(), Failure> {
+    let bodies = &core.shared.bodies;
+    let max = core.published().bodies_bytes_max.unwrap_or(bodies.usual_max);
+    take(&mut client.share, bodies, max).then_some(()).ok_or(Failure::NoMemory)
 }
 
 /// Takes a heavy body that lies in the inbox out of it.
@@ -176,10 +191,12 @@ async fn read_chunked(
                 return Ok(Body::Apart(Apart::new(body, 0)));
             }
         }
+        let bytes = body.len() as u64;
+        has_room(core, client, |share, of, max| Share::follow(share, of, bytes, max))?;
         // The head stays: its spans are still read. What was taken out goes.
         client.inbox.cut(head_bytes, used);
         pace.set(client, body.len());
-        if !client.more(core, head_bytes.saturating_add(READ_AHEAD_BYTES)).await {
+        if !pace.more(core, client, head_bytes.saturating_add(READ_AHEAD_BYTES)).await {
             return Err(missing(core, client));
         }
     }
@@ -208,6 +225,15 @@ struct Pace {
 impl Pace {
     fn start() -> Pace {
         Pace { started_ms: clock::now_ms() }
+    }
+
+    /// As [`Client::more`], counting the wait.
+    async fn more(&self, core: &Core, client: &mut Client, bytes_max: usize) -> bool {
+        let began_ns = clock::now_ns();
+        let more = client.more(core, bytes_max).await;
+        let waited_ns = clock::now_ns().saturating_sub(began_ns);
+        client.waited_ns = client.waited_ns.saturating_add(waited_ns);
+        more
     }
 
     /// Sets the limit by which more than `received` bytes must be there.

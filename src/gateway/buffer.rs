@@ -39,6 +39,7 @@ pub(super) struct Buffer {
     start: usize,
     end: usize,
     touched: bool,
+    reset: bool,
 }
 
 impl Buffer {
@@ -50,6 +51,15 @@ impl Buffer {
     /// No byte was ever received into it.
     pub(super) fn untouched(&self) -> bool {
         !self.touched
+    }
+
+    /// Its connection broke: what it has is not all.
+    pub(super) fn broke(&mut self) {
+        self.reset = true;
+    }
+
+    pub(super) fn was_reset(&self) -> bool {
+        self.reset
     }
 
     pub(super) fn len(&self) -> usize {

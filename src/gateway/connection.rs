@@ -9,6 +9,7 @@ use std::io::IoSlice;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use super::bodies::Share;
 use super::buffer::Buffer;
 use super::comments::Comments;
 use super::core::Core;
@@ -43,6 +44,8 @@ pub(super) enum Next {
     Close,
     /// A part of an answer was sent, and nothing may say that it was all.
     Incomplete,
+    /// The same where the connection's end is the answer's: it must be none in order.
+    Reset,
     /// The client is gone, or must see a cut: end at once.
     Cut,
 }
@@ -57,6 +60,10 @@ pub(super) struct Client {
     pub request_bytes: usize,
     /// The body of that request was taken out of the inbox.
     pub body_taken: bool,
+    /// What that body takes of the memory for bodies.
+    pub share: Option<Share>,
+    /// How long its body was waited for.
+    pub waited_ns: u64,
     /// What it hears while its stream is silent, if it is to hear anything.
     pub comments: Option<Box<Comments>>,
     /// Bytes that its socket has taken, over all answers.
@@ -77,6 +84,8 @@ impl Client {
             deadline: core.sweep.deadline(),
             request_bytes: 0,
             body_taken: false,
+            share: None,
+            waited_ns: 0,
             comments: None,
             sent_bytes: 0,
             gone: false,
@@ -178,6 +187,7 @@ impl Client {
     pub(super) fn forget_request(&mut self, core: &Core) {
         self.inbox.consume(std::mem::take(&mut self.request_bytes));
         self.body_taken = false;
+        self.share = None;
         self.inbox.release(&core.buffers);
     }
 
@@ -284,6 +294,7 @@ pub(super) async fn serve(core: Rc<Core>, stream: Stream) {
                 return linger(&core, &mut client).await;
             }
             Next::Incomplete => return linger(&core, &mut client).await,
+            Next::Reset => return client.stream.reset_on_close(),
             Next::Cut => return,
         }
     }

@@ -30,6 +30,12 @@ const READ_BYTES_MAX: usize = 64 * 1024;
 /// The limit on the wait for the first content.
 pub(super) const FIRST_TOKEN: &str = "timeouts.first_token_ms";
 
+/// Why an attempt without an answer comes to nothing.
+const UNANSWERED: &str = "its connection ended before an answer";
+/// Why a stream is over that was not complete.
+pub(super) const ENDED_EARLY: &str = "the engine's connection ended before its answer";
+/// Why an answer ends that would be as long from any replica.
+pub(super) const OVER_LIMIT: &str = "an event or line of the answer is over its limit";
 /// Why an attempt behind one that had opened the answer comes to nothing.
 const UNLIKE: &str = "the answer began in another way than that of the replica before";
 
@@ -71,6 +77,12 @@ pub(super) enum Attempt {
 }
 
 impl Attempt {
+    /// The connection ended under the request, without an answer.
+    pub(super) fn broke_off(&self) -> bool {
+        let Attempt::Failed(Some(ReplicaFailure::Broken), reason) = self else { return false };
+        [UNANSWERED, ENDED_EARLY].contains(&reason.as_str())
+    }
+
     /// In a word: one of [`RETRY_REASONS`](crate::admin::RETRY_REASONS) where another may follow.
     pub(super) fn reason(&self) -> &'static str {
         match self {
@@ -235,12 +247,16 @@ pub(super) fn receive(core: &Core, stream: &mut Wire, inbox: &mut Buffer) -> Rec
         return Received::Full;
     }
     match stream.try_recv(space) {
-        Ok(Some(0)) | Err(_) => Received::End,
+        Ok(Some(0)) => Received::End,
         Ok(Some(n)) => {
             inbox.received(n);
             Received::Bytes
         }
         Ok(None) => Received::Nothing,
+        Err(_) => {
+            inbox.broke();
+            Received::End
+        }
     }
 }
 
@@ -300,7 +316,7 @@ pub(super) async fn read_head(
             }
         }
         if !more(core, client, (stream, inbox), limit).await? {
-            return Err(broken("its connection ended before an answer"));
+            return Err(broken(UNANSWERED));
         }
     }
 }
@@ -324,11 +340,12 @@ async fn first_event(
         if let Some(why) = failed_before_content(&frames) {
             return Err(why);
         }
-        if frames.seen.events > 0 || frames.end.is_some() {
+        // One that is too large to be held has content from its first part on.
+        if frames.seen.events > 0 || frames.seen.content_events > 0 || frames.end.is_some() {
             return Ok(frames);
         }
-        if !more(core, client, (stream, inbox), limit).await? {
-            frames.closed();
+        if !more(core, client, (&mut *stream, &mut *inbox), limit).await? {
+            frames.closed(inbox.was_reset());
         }
     }
 }
@@ -356,6 +373,7 @@ pub(super) fn failed_before_content(frames: &Frames) -> Option<Attempt> {
             Some(Attempt::Failed(Some(ReplicaFailure::Draining), reason.to_owned()))
         }
         End::Truncated(reason) => Some(broken(reason)),
+        End::OverLimit => Some(Attempt::Failed(None, OVER_LIMIT.to_owned())),
         // Neither is ill: each answers in its own way.
         End::Unlike => Some(Attempt::Failed(None, UNLIKE.to_owned())),
     }

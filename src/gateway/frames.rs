@@ -6,10 +6,12 @@
 //! do not meet, or an event must be taken out of a shared chunk, is the payload framed anew.
 //!
 //! An event goes out when it is complete, so a torn one never reaches a client; an event larger
-//! than [`HOLD_BYTES_MAX`] goes out in parts, because memory is bounded.
+//! than [`HOLD_BYTES_MAX`] goes out in parts, because memory is bounded: it is judged by its name
+//! and its last bytes. (The last event of `/v1/responses` repeats the whole answer.)
 
 use std::ops::Range;
 
+use super::exchange::ENDED_EARLY;
 use super::openings::{Opened, Openings};
 use crate::http1::{ChunkTracker, PieceKind, write};
 use crate::openai::{
@@ -20,6 +22,10 @@ use crate::sse::{self, EventScanner};
 /// Bytes of an incomplete event that are held back. A delta has some 250; with the buffer that it
 /// was received into and our own framing, a stream stays below 128 KiB.
 const HOLD_BYTES_MAX: usize = 32 * 1024;
+/// What is kept of the end of a larger one: behind the usage come some settings of the request.
+const TAIL_BYTES: usize = 8 * 1024;
+/// The name of an event stands within so much of its beginning.
+const NAME_BYTES_MAX: usize = 128;
 
 /// How the engine frames the body.
 pub(super) enum Incoming {
@@ -58,6 +64,8 @@ pub(super) enum End {
     Aborted,
     /// The body ended without the terminal event.
     Truncated(&'static str),
+    /// An event or line is over its limit, which no other replica would help.
+    OverLimit,
     /// It does not go on from what an earlier attempt's stream has opened.
     Unlike,
 }
@@ -83,6 +91,31 @@ struct Part {
     pass: bool,
 }
 
+/// What is kept of an event that goes out in parts.
+struct Large {
+    name: Vec<u8>,
+    /// Its last bytes.
+    tail: Vec<u8>,
+}
+
+impl Large {
+    /// Of the event that begins with these.
+    fn beginning(parts: &[Part], buf: &[u8]) -> Large {
+        let bytes = parts.iter().flat_map(|part| buf.get(part.start..part.end).unwrap_or(&[]));
+        let line: Vec<u8> = bytes.take(NAME_BYTES_MAX).copied().collect();
+        Large { name: sse::name(&line).unwrap_or_default().to_vec(), tail: Vec::new() }
+    }
+
+    fn remember(&mut self, parts: &[Part], buf: &[u8]) {
+        for part in parts {
+            let bytes = buf.get(part.start..part.end).unwrap_or_default();
+            let last = bytes.get(bytes.len().saturating_sub(TAIL_BYTES)..).unwrap_or_default();
+            self.tail.extend_from_slice(last);
+            self.tail.drain(..self.tail.len().saturating_sub(TAIL_BYTES));
+        }
+    }
+}
+
 /// The state of one stream.
 pub(super) struct Frames {
     incoming: Incoming,
@@ -100,8 +133,8 @@ pub(super) struct Frames {
     open: Vec<Part>,
     /// `held` lies inside a chunk of the engine, or there are no chunks: no raw stretch possible.
     inside: bool,
-    /// The open event was already sent in part.
-    oversize: bool,
+    /// The open event, when it was already sent in part.
+    large: Option<Box<Large>>,
     framing_ended: bool,
     /// The endpoint's streams end with an event of their own.
     has_terminal: bool,
@@ -139,7 +172,7 @@ impl Frames {
             parts: Vec::with_capacity(8),
             open: Vec::with_capacity(4),
             inside,
-            oversize: false,
+            large: None,
             framing_ended,
             has_terminal: endpoint.ends_with_event(),
             openings: Openings::default(),
@@ -160,7 +193,7 @@ impl Frames {
 
     /// What was sent so far ends inside of an event.
     pub(super) fn within_event(&self) -> bool {
-        self.oversize
+        self.large.is_some()
     }
 
     /// The engine's framing has ended cleanly: its connection can be used again.
@@ -211,12 +244,13 @@ impl Frames {
         }
     }
 
-    /// The connection ended.
-    pub(super) fn closed(&mut self) {
-        if matches!(self.incoming, Incoming::UntilClose) && self.scanner.open_bytes() == 0 {
+    /// The connection ended, or was reset.
+    pub(super) fn closed(&mut self, reset: bool) {
+        let may_end = matches!(self.incoming, Incoming::UntilClose) && !reset;
+        if may_end && self.scanner.open_bytes() == 0 {
             self.end_of_body();
         }
-        self.end.get_or_insert(End::Truncated("the engine's connection ended before its answer"));
+        self.end.get_or_insert(End::Truncated(ENDED_EARLY));
     }
 
     /// Everything in the segments was sent: the first `n` bytes of the buffer are done with, where
@@ -280,7 +314,7 @@ impl Frames {
                     extend(&mut self.open, at, to);
                     at = to;
                 }
-                Err(_) => self.end = Some(End::Truncated("an event or line is over its limit")),
+                Err(_) => self.end = Some(End::OverLimit),
             }
         }
     }
@@ -288,8 +322,15 @@ impl Frames {
     /// The open event is complete: judges it.
     fn event(&mut self, buf: &[u8]) {
         let mut pass = true;
-        if self.oversize {
-            self.oversize = false;
+        if let Some(mut large) = self.large.take() {
+            large.remember(&self.open, buf);
+            let facts = self.reader.read_large(&large.name, &large.tail);
+            self.seen.usage = facts.usage.or(self.seen.usage);
+            self.seen.events += 1;
+            self.end = match &facts.kind {
+                EventKind::Error(error) => Some(engine_error(error, b"")),
+                _ => facts.ends_stream.then_some(End::Complete),
+            };
         } else {
             let whole: &[u8] = match self.open.as_slice() {
                 [one] => buf.get(one.start..one.end).unwrap_or_default(),
@@ -342,8 +383,9 @@ impl Frames {
             && !self.open.is_empty();
         if oversize {
             // Counted with its first part: nothing can be asked elsewhere after that.
-            self.seen.content_events += u64::from(!self.oversize);
-            self.oversize = true;
+            self.seen.content_events += u64::from(self.large.is_none());
+            let begun = || Box::new(Large::beginning(&self.open, buf));
+            self.large.get_or_insert_with(begun).remember(&self.open, buf);
             self.parts.append(&mut self.open);
         }
         if self.parts.is_empty() {

@@ -75,12 +75,17 @@ struct Outcome {
     held_max: usize,
 }
 
-fn run(
+fn run(framed: (Incoming, Vec<u8>), outgoing: Outgoing, piece: impl FnMut() -> usize) -> Outcome {
+    run_of(Endpoint::ChatCompletions, framed, outgoing, piece)
+}
+
+fn run_of(
+    endpoint: Endpoint,
     (incoming, bytes): (Incoming, Vec<u8>),
     outgoing: Outgoing,
     mut piece: impl FnMut() -> usize,
 ) -> Outcome {
-    let frames = Frames::new(incoming, outgoing, Endpoint::ChatCompletions, true);
+    let frames = Frames::new(incoming, outgoing, endpoint, true);
     let mut out = Outcome { sent: Vec::new(), raw_bytes: 0, frames, held_max: 0 };
     let mut buf = Vec::new();
     let mut rest = &bytes[..];
@@ -103,7 +108,7 @@ fn run(
         out.held_max = out.held_max.max(buf.len());
     }
     if out.frames.end.is_none() {
-        out.frames.closed();
+        out.frames.closed(false);
     }
     out
 }
@@ -248,4 +253,50 @@ fn a_part_of_an_event_is_content_that_was_passed_on() {
     assert_eq!(out.frames.seen.content_events, 1, "a repetition would tear the event");
     assert!(out.frames.within_event());
     assert!(matches!(out.frames.end, Some(End::Truncated(_))));
+}
+
+/// The last event of a stream of responses, which repeats what was asked for and answered.
+fn last_response(kind: &str, bytes: usize) -> String {
+    let text = "很\\\"usage\\\"".repeat(bytes / 12);
+    format!(
+        "event: {kind}\ndata: {{\"response\":{{\"id\":\"r\",\"tools\":[{{\"usage\":1}}],\
+         \"output\":[{{\"text\":\"{text}\"}}],\"usage\":{{\"input_tokens\":10,\
+         \"input_tokens_details\":{{\"cached_tokens\":4}},\"output_tokens\":7,\
+         \"total_tokens\":17}},\"user\":null}},\"sequence_number\":9,\"type\":\"{kind}\"}}"
+    )
+}
+
+#[test]
+fn a_last_event_of_any_size_ends_a_stream_of_responses_with_its_usage() {
+    let delta = "event: response.output_text.delta\ndata: {\"delta\":\"x\",\"type\":\
+                 \"response.output_text.delta\"}";
+    for bytes in [100, HOLD_BYTES_MAX, 3 * HOLD_BYTES_MAX, 300_000] {
+        for kind in ["response.completed", "response.incomplete"] {
+            let events = [delta.to_owned(), last_response(kind, bytes)];
+            for framing in FRAMINGS {
+                let mut rng = fastrand::Rng::with_seed(9);
+                let body = framed(&events, framing, &mut rng);
+                let out = run_of(Endpoint::Responses, body, Outgoing::Chunked, || 4_096);
+                let case = format!("{kind} of {bytes}, {framing:?}");
+                assert_eq!(out.frames.end, Some(End::Complete), "{case}");
+                let usage = out.frames.seen.usage.expect("the engine's usage");
+                let told = (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens);
+                assert_eq!(told, (10, 7, Some(4)), "{case}");
+                let sent: Vec<_> = events.iter().map(String::as_str).collect();
+                assert!(unchunk(&out.sent) == payload_of(&sent), "{case}");
+            }
+        }
+        let mut rng = fastrand::Rng::with_seed(9);
+        let failed = last_response("response.failed", bytes.max(2 * HOLD_BYTES_MAX));
+        let body = framed(&[delta.to_owned(), failed], Framing::Events, &mut rng);
+        let out = run_of(Endpoint::Responses, body, Outgoing::Chunked, || 4_096);
+        assert!(matches!(out.frames.end, Some(End::EngineError { code: None, .. })));
+    }
+    // What another event says near its end is not believed.
+    let item = last_response("response.output_item.done", 2 * HOLD_BYTES_MAX);
+    let mut rng = fastrand::Rng::with_seed(9);
+    let body = framed(&[delta.to_owned(), item], Framing::Events, &mut rng);
+    let out = run_of(Endpoint::Responses, body, Outgoing::Chunked, || 4_096);
+    assert!(matches!(out.frames.end, Some(End::Truncated(_))));
+    assert_eq!(out.frames.seen.usage, None);
 }

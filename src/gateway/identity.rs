@@ -33,8 +33,8 @@ pub fn load(config: &Config) -> Result<Option<Identity>, IdentityError> {
     Identity::from_pem(&cert, &key, roots.as_deref()).map(Some).map_err(in_file)
 }
 
-/// Whom each pool believes where its replicas speak TLS, by the pool's name. One that names no
-/// roots believes those of the system; without any there it is missing, unless it needs them now.
+/// Whom each pool with replicas behind https believes, by the pool's name: one that names no roots
+/// believes those of the system.
 ///
 /// # Errors
 /// The pool's index, and what of its files cannot be read, is not what it should be, or is missing.
@@ -45,14 +45,10 @@ pub fn load_trusts(config: &Config) -> Result<HashMap<String, Trust>, (usize, Id
     for (at, pool) in config.pools.iter().enumerate() {
         let trust = match &pool.tls {
             Some(tls) if *tls != UpstreamTls::default() => trust(tls),
+            None if pool.replicas.iter().all(|replica| !replica.is_secure()) => continue,
             _ => system.get_or_insert_with(|| Trust::of_system(None)).clone(),
         };
-        let needed = pool.tls.is_some() || pool.replicas.iter().any(|it| it.is_secure());
-        match trust {
-            Ok(trust) => drop(trusts.insert(pool.name.clone(), trust)),
-            Err(error) if needed => return Err((at, error)),
-            Err(_) => {}
-        }
+        trusts.insert(pool.name.clone(), trust.map_err(|error| (at, error))?);
     }
     Ok(trusts)
 }

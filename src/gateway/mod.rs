@@ -17,6 +17,7 @@
 mod adapters;
 mod answer;
 mod beside;
+mod bodies;
 mod body;
 mod buffer;
 mod comments;
@@ -42,6 +43,7 @@ mod openings;
 mod permit;
 mod pick;
 mod plan;
+mod poison;
 mod prefill;
 mod process;
 mod prompt;

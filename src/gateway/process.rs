@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::bodies::Bodies;
 use super::core;
 use super::decisions::Decisions;
 use super::drain;
@@ -36,6 +37,7 @@ use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::descriptors;
 use crate::runtime::log::{Level, Log};
+use crate::runtime::memory;
 use crate::runtime::nodes;
 use crate::runtime::snapshot::Snapshot;
 use crate::runtime::tree::Tree;
@@ -102,9 +104,7 @@ impl Gateway {
         let stats = Arc::default();
         let share = sharing(&config, &log, &stats)?;
         let mut loaded = Loaded::default();
-        let files =
-            Files { models: loaded.load(&config, &log)?, trusts: identity::trusts(&config)? };
-        let fleet = Arc::new(Fleet::new(&config, cpus.len(), &files, clock::now_ms()));
+        let fleet = Arc::new(fleet(&config, cpus.len(), &mut loaded, &log)?);
         let side = Side::start(cpus.len(), || SegmentCache::new(core::SEGMENT_BYTES_MAX))
             .map_err(no_thread)?;
         let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
@@ -124,6 +124,8 @@ impl Gateway {
             side,
             readers,
             share: stats,
+            bodies: bodies(),
+            poisons: Default::default(),
             reloads: Arc::default(),
             quota: budgets(&config, cpus.len(), &log)?,
             loader,
@@ -265,6 +267,16 @@ fn supervise(cores: Cores) -> Result<(JoinHandle<()>, mpsc::Receiver<()>), Strin
 
 fn no_thread(error: std::io::Error) -> String {
     format!("cannot start a thread: {error}")
+}
+
+fn bodies() -> Arc<Bodies> {
+    Arc::new(Bodies::within(memory::limit_bytes(&Tree::at("/"))))
+}
+
+/// The fleet of the configuration, with what the files hold that its pools name.
+fn fleet(config: &Config, cores: usize, loaded: &mut Loaded, log: &Log) -> Result<Fleet, String> {
+    let files = Files { models: loaded.load(config, log)?, trusts: identity::trusts(config)? };
+    Ok(Fleet::new(config, cores, &files, clock::now_ms()))
 }
 
 fn driver(config: &Config, log: &Log) -> Result<Driver, String> {
@@ -435,7 +447,7 @@ fn exporter(shared: &Arc<Shared>, config: &Config) -> Option<impl Future<Output 
 fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
     let [published, charged, guarded] = std::array::from_fn(|_| Arc::clone(&shared.published));
     let flags = Arc::clone(&shared.flags);
-    let [asked, decided, shown, shows] = std::array::from_fn(|_| Arc::clone(shared));
+    let [asked, decided, shown, shows, held] = std::array::from_fn(|_| Arc::clone(shared));
     View {
         shards: shared.shards.clone(),
         fleet: Box::new(move || Arc::clone(&published.load().fleet)),
@@ -452,6 +464,7 @@ fn view(shared: &Arc<Shared>, registry: Handle, reloader: Reloader) -> View {
         certificate_ends_s: Box::new(move || {
             Some(shows.identity.as_ref()?.load().validity()?.ends_s)
         }),
+        bodies_held: Box::new(move || held.bodies.held()),
         reloads: Arc::clone(&shared.reloads),
         drain: Box::new(move || flags.draining.store(true, Relaxed)),
         explain: Box::new(move |meant, body| explain::call(&asked, meant, body)),

@@ -18,6 +18,7 @@ use super::reply::{Failure, Head};
 use super::ticket::Ticket;
 use super::upstream;
 use crate::http1::write;
+use crate::openai;
 use crate::runtime::clock;
 use crate::usage::Outcome;
 
@@ -41,7 +42,7 @@ pub(super) async fn run(
             Ok(opened) => opened,
             // Comments, or a role, have gone out.
             Err(failure) if ticket.head_sent => {
-                return fail_in_band(core, client, ticket, failure).await;
+                return fail_in_band(core, client, plan, ticket, failure).await;
             }
             Err(failure) => return Err(failure),
         };
@@ -115,11 +116,11 @@ async fn stream(
         }
         let came = (&mut exchange, &mut *frames, &mut came_ns);
         if let Some(why) = next_event(core, client, plan, came, ticket).await {
-            return wait_failed(core, client, &exchange, why, ticket).await;
+            return wait_failed(core, client, plan, &exchange, why, ticket).await;
         }
         if exchange::refused(&frames).is_some() {
-            let told = (&*answer::as_event(&frames.error), Outcome::RejectedInvalid);
-            return end_in_band(core, client, ticket, told).await.map(Relayed::Done);
+            let told = (&*frames.error, Outcome::RejectedInvalid);
+            return refuse_in_band(core, client, plan, ticket, told).await.map(Relayed::Done);
         }
         if let Some(why) = exchange::failed_before_content(&frames) {
             upstream::note(core, &exchange.replica, &why, ticket);
@@ -149,7 +150,7 @@ async fn next_event(
                 *came_ns = clock::now_ns();
                 frames.scan(exchange.inbox.filled());
             }
-            Ok(false) => frames.closed(),
+            Ok(false) => frames.closed(exchange.inbox.was_reset()),
             Err(why) => return Some(why),
         }
         if !frames.segments.is_empty() || frames.end.is_some() {
@@ -162,6 +163,7 @@ async fn next_event(
 async fn wait_failed(
     core: &Rc<Core>,
     client: &mut Client,
+    plan: &Plan<'_>,
     exchange: &Exchange,
     why: Attempt,
     ticket: &mut Ticket<'_>,
@@ -182,13 +184,14 @@ async fn wait_failed(
         Attempt::Failed(_, reason) | Attempt::Said(.., reason) => Failure::Upstream(reason),
         Attempt::Stopped => Failure::Stopping,
     };
-    fail_in_band(core, client, ticket, failure).await.map(Relayed::Done)
+    fail_in_band(core, client, plan, ticket, failure).await.map(Relayed::Done)
 }
 
 /// After the head was sent: one error event, and an end that is visibly none.
 pub(super) async fn fail_in_band(
     core: &Rc<Core>,
     client: &mut Client,
+    plan: &Plan<'_>,
     ticket: &mut Ticket<'_>,
     failure: Failure,
 ) -> Result<Next, Failure> {
@@ -201,11 +204,25 @@ pub(super) async fn fail_in_band(
         _ if ticket.passed_on => Outcome::UpstreamError,
         _ => failure.outcome(),
     };
-    end_in_band(core, client, ticket, (&failure.event(), outcome)).await
+    ticket.kept_waiting_by(&failure);
+    end_in_band(core, client, ticket, (&failure.event(plan.endpoint), outcome)).await
+}
+
+/// The same, with an engine's refusal in its own words, which are JSON.
+pub(super) async fn refuse_in_band(
+    core: &Rc<Core>,
+    client: &mut Client,
+    plan: &Plan<'_>,
+    ticket: &mut Ticket<'_>,
+    (json, outcome): (&[u8], Outcome),
+) -> Result<Next, Failure> {
+    let mut event = Vec::with_capacity(json.len() + 32);
+    openai::error::write_json_event(&mut event, plan.endpoint, json);
+    end_in_band(core, client, ticket, (&event, outcome)).await
 }
 
 /// The same, with the event as it is to be sent, and the outcome for the books.
-pub(super) async fn end_in_band(
+async fn end_in_band(
     core: &Rc<Core>,
     client: &mut Client,
     ticket: &mut Ticket<'_>,
@@ -251,12 +268,16 @@ async fn ended(
         Some(end) => {
             let reason = match end {
                 End::Truncated(reason) => reason,
+                // What was asked for makes it so large.
+                End::OverLimit => exchange::OVER_LIMIT,
                 _ => "the engine was shut down under the request",
             };
-            upstream::cut(core, &exchange.replica, reason);
+            if end != End::OverLimit {
+                upstream::cut(core, &exchange.replica, reason);
+            }
             exchange.stream.shut();
             let failure = Failure::Upstream(reason.to_owned());
-            let next = fail_in_band(core, client, ticket, failure).await;
+            let next = fail_in_band(core, client, plan, ticket, failure).await;
             Relayed::Done(next.unwrap_or(Next::Cut))
         }
     }

@@ -8,8 +8,8 @@ use super::quota;
 use super::ticket::Ticket;
 use crate::admission::Why;
 use crate::http1::{HeadError, Method, write};
-use crate::openai::BodyError;
 use crate::openai::error::{self as body, ApiError};
+use crate::openai::{BodyError, Endpoint};
 use crate::routing::Policy;
 use crate::tenants::quota::Refused;
 use crate::usage::Outcome;
@@ -80,8 +80,12 @@ pub(super) enum Failure {
     NoHealthyReplica,
     /// No replica that was asked has room, as the last of them said.
     Full(String),
+    /// The bodies of other requests take all the memory that they may.
+    NoMemory,
     /// More long prompts wait to be read than are allowed to.
     Busy,
+    /// It has ended as many engines as it may.
+    Poison,
     /// Replicas failed before the first content event and no attempt is left.
     Upstream(String),
     /// The limit of this name passed before the first content event.
@@ -187,6 +191,14 @@ fn body_too_large(max: usize) -> Said<'static> {
     said(413, "request_too_large", format!("The request body is larger than {max} bytes."))
 }
 
+const NO_MEMORY: &str = "Too many long requests are under way for the gateway's memory; try again.";
+
+const POISON: &str = "Two replicas' engines have ended under this request: it is sent to no other.";
+
+fn late(limit: &str) -> String {
+    format!("No answer began within the time limit ({limit}).")
+}
+
 /// What the fleet cannot do in time.
 fn overload(why: Why) -> &'static str {
     match why {
@@ -249,14 +261,13 @@ impl Failure {
                 said(503, "no_healthy_replica", "No replica of this model is available now.")
             }
             Failure::Full(message) => said(503, "server_overloaded", message.as_str()),
+            Failure::NoMemory => said(503, "server_overloaded", NO_MEMORY),
             Failure::Busy => {
                 said(429, "server_overloaded", "Too many long prompts at once; try again.")
             }
+            Failure::Poison => said(500, "upstream_error", POISON),
             Failure::Upstream(message) => said(502, "upstream_error", message.as_str()),
-            Failure::Deadline(limit) => {
-                let message = format!("No answer began within the time limit ({limit}).");
-                said(504, "deadline_exceeded", message)
-            }
+            Failure::Deadline(limit) => said(504, "deadline_exceeded", late(limit)),
             Failure::UsageUnavailable => {
                 let message = "The usage log cannot be written; no request is served meanwhile.";
                 said(503, "usage_unavailable", message)
@@ -269,11 +280,11 @@ impl Failure {
         }
     }
 
-    /// The failure as a stream's last event.
-    pub(super) fn event(&self) -> Vec<u8> {
+    /// The failure as the last event of a stream of `endpoint`.
+    pub(super) fn event(&self, endpoint: Endpoint) -> Vec<u8> {
         let said = self.said();
         let mut out = Vec::with_capacity(256);
-        body::write_event(&mut out, &said.error());
+        body::write_event(&mut out, endpoint, &said.error());
         out
     }
 
@@ -299,6 +310,7 @@ impl Failure {
             Failure::NoHealthyReplica
             | Failure::Full(_)
             | Failure::Busy
+            | Failure::NoMemory
             | Failure::QuotaUnavailable
             | Failure::UsageUnavailable
             | Failure::Stopping => Some(1),
@@ -316,6 +328,7 @@ impl Failure {
             | Failure::BodyFraming(_)
             | Failure::BodyTooLarge(_)
             | Failure::BodyIncomplete
+            | Failure::NoMemory
             | Failure::ClientGone => true,
             _ => false,
         }
@@ -330,7 +343,7 @@ impl Failure {
     pub(super) fn outcome(&self) -> Outcome {
         match self {
             Failure::NoHealthyReplica | Failure::Stopping => Outcome::NoReplica,
-            Failure::Upstream(_) => Outcome::UpstreamError,
+            Failure::Upstream(_) | Failure::Poison => Outcome::UpstreamError,
             Failure::Deadline(_) => Outcome::Deadline,
             Failure::ClientGone => Outcome::ClientCancelled,
             Failure::Quota { refused, .. } => match refused {
@@ -341,6 +354,7 @@ impl Failure {
             Failure::Overloaded { .. }
             | Failure::Full(_)
             | Failure::Busy
+            | Failure::NoMemory
             | Failure::UsageUnavailable => Outcome::RejectedOverload,
             _ => Outcome::RejectedInvalid,
         }
@@ -358,6 +372,10 @@ impl Failure {
         }
         if let Failure::InvalidApiKey = self {
             head.field("www-authenticate", b"Bearer");
+        }
+        if let Failure::Poison = self {
+            // What OpenAI's clients go by; without it they would try twice more.
+            head.field("x-should-retry", b"false");
         }
         if let Some(seconds) = self.retry_after_s() {
             head.number("retry-after", seconds);

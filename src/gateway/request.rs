@@ -72,7 +72,9 @@ async fn stages(
     let policy = head.policy.map(|span| span.of(client.inbox.filled()));
     let policy = published.policy(tenant, policy).ok_or(Failure::UnknownPolicy)?;
     plain_body(client, head)?;
-    let body = body::read(core, client, head, published.body_bytes_max).await?;
+    let body = body::read(core, client, head, published.body_bytes_max).await;
+    ticket.waited_for_them(std::mem::take(&mut client.waited_ns));
+    let body = body?;
     let call = called(core, client, head, endpoint, &body).await?;
     let bytes = body.bytes(client);
     ticket.body_bytes = bytes.len() as u64;

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use super::bodies::Bodies;
 use super::decisions::Decisions;
 use super::gate::Gates;
 use super::learned::Learned;
+use super::poison::Poisons;
 use super::side::Side;
 use crate::admin::{Flags, Reloads, Shard};
 use crate::config::{Config, HalfClose, QuotaStore, Retry, Timeouts};
@@ -46,6 +48,8 @@ pub(super) struct Published {
     pub policy: Policy,
     /// Largest request body in bytes.
     pub body_bytes_max: usize,
+    /// Most bytes of bodies that are held at once; `None`: by the machine's memory.
+    pub bodies_bytes_max: Option<u64>,
     /// A client that has ended its direction may still read.
     pub half_close_allowed: bool,
     /// The checked configuration itself.
@@ -93,6 +97,11 @@ impl Published {
             retry: config.retry,
             policy: Policy::of_name(config.routing.policy.name()).unwrap_or_default(),
             body_bytes_max: config.server.body_bytes_max,
+            // One body must have room, however little is meant for all.
+            bodies_bytes_max: config
+                .server
+                .bodies_bytes_max
+                .map(|max| max.max(config.server.body_bytes_max as u64)),
             half_close_allowed: config.server.half_close == HalfClose::Allow,
             config,
         }
@@ -164,6 +173,10 @@ pub(super) struct Shared {
     pub readers: Side<()>,
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
+    /// Bytes of request bodies that are held.
+    pub bodies: Arc<Bodies>,
+    /// Requests that have ended engines.
+    pub poisons: Poisons,
     /// What came of reloads.
     pub reloads: Arc<Reloads>,
     /// The store of budgets that other gateways ask too, if there is one.

@@ -15,6 +15,7 @@ use super::gate::Charged;
 use super::ids::{hex, is_valid_id, new_id};
 use super::pick::Routed;
 use super::plan::Plan;
+use super::poison::Fallen;
 use super::prefill::Legs;
 use super::quota::Spending;
 use super::reply::{Failure, Head};
@@ -51,6 +52,8 @@ pub(super) struct Ticket<'t> {
     pub spending: Spending,
     /// What its tenant's share of the pool was charged.
     pub charged: Option<Charged>,
+    /// Replicas that broke off under it.
+    pub fallen: Fallen,
     /// A limit of ours ended it: the engine took too long.
     kept_waiting: bool,
     /// The caller's own limit on the wait for the first content, in ms.
@@ -59,6 +62,10 @@ pub(super) struct Ticket<'t> {
     pub legs: Option<Box<Legs>>,
     /// How long it waited for room.
     queue_ns: u64,
+    /// What of the time before the last attempt's writing was the client's, or its replicas'.
+    theirs_ns: u64,
+    /// The last attempt failed after it had been written to for so long.
+    failed_ns: u64,
     /// Bytes of its body, and of what the client's socket took of the answer.
     pub body_bytes: u64,
     pub sent_bytes: u64,
@@ -84,7 +91,7 @@ pub(super) struct Ticket<'t> {
     prompt: Option<Prompt>,
     caller: Option<(Endpoint, KeyId, Arc<str>)>,
     slot: Option<Slot>,
-    replica: Option<Arc<Replica>>,
+    pub replica: Option<Arc<Replica>>,
     /// Its data-parallel rank that was picked.
     rank: Option<u32>,
     /// Where the last attempt went, and what was predicted of it.
@@ -139,8 +146,11 @@ impl<'t> Ticket<'t> {
             started_ns: now,
             stage_at_ns: now,
             queue_ns: 0,
+            theirs_ns: 0,
+            failed_ns: 0,
             legs: None,
             charged: None,
+            fallen: Fallen::default(),
             kept_waiting: false,
             sent_ns: None,
             connecting: false,
@@ -315,7 +325,15 @@ impl<'t> Ticket<'t> {
         self.connecting = false;
         self.stage_ended(Stage::Connect);
         self.sent_ns = Some(self.stage_at_ns);
+        self.theirs_ns = self.theirs_ns.saturating_add(std::mem::take(&mut self.failed_ns));
         self.quiet_since_ms = self.core.sweep.now_ms();
+    }
+
+    /// So much time has just gone by waiting for the client's body, or for a replica to get ready:
+    /// it belongs to no stage.
+    pub(super) fn waited_for_them(&mut self, waited_ns: u64) {
+        self.theirs_ns = self.theirs_ns.saturating_add(waited_ns);
+        self.stage_at_ns = self.stage_at_ns.saturating_add(waited_ns);
     }
 
     /// The replica's head is there: keeps the fields that the client gets.
@@ -464,8 +482,13 @@ impl<'t> Ticket<'t> {
         if !self.head_sent {
             self.status = failure.status();
         }
-        self.kept_waiting = matches!(failure, Failure::Deadline(limit) if *limit != CALLERS_LIMIT);
+        self.kept_waiting_by(failure);
         self.ended(failure.outcome());
+    }
+
+    /// Nothing is to be paid for a wait that a limit of ours has ended.
+    pub(super) fn kept_waiting_by(&mut self, failure: &Failure) {
+        self.kept_waiting = matches!(failure, Failure::Deadline(limit) if *limit != CALLERS_LIMIT);
     }
 
     /// The gateway itself has answered.

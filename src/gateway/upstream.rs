@@ -27,11 +27,14 @@ use super::reply::Failure;
 use super::ticket::{CALLERS_LIMIT, Ticket};
 use crate::admin::RETRY_REASONS;
 use crate::net::Wire;
+
 use crate::replicas::{Failure as ReplicaFailure, InFlight, Lane, Replica};
 use crate::runtime::descriptors::Lack;
 
 /// The limit on connecting.
 const CONNECT: &str = "timeouts.connect_ms";
+/// Between two looks at what a whole answer waits for.
+const LOOK_MS: u64 = 1_000;
 /// What a client hears when nobody takes our key.
 pub(super) const DENIED: &str = "the replica does not take the gateway's key";
 
@@ -49,6 +52,9 @@ pub(super) async fn open(
     plan: &Plan<'_>,
     ticket: &mut Ticket<'_>,
 ) -> Result<(Exchange, Begun), Failure> {
+    if core.shared.poisons.bars(plan.body.bytes(client), core.sweep.now_ms()) {
+        return Err(Failure::Poison);
+    }
     core.retries.earn(plan.published.retry.budget_ratio);
     attempts(core, client, plan, ticket, None).await
 }
@@ -75,6 +81,10 @@ async fn attempts(
         if let Some(why) = failed.take() {
             ticket.attempt_failed(&why);
             prefill::decode_failed(ticket, &why);
+            let (replica, body) = (ticket.replica.clone(), plan.body.bytes(client));
+            if ticket.fallen.saw(core, replica.as_ref(), &why, body).await {
+                return Err(Failure::Poison);
+            }
             let costly = !matches!(why, Attempt::Failed(Some(ReplicaFailure::Refused), _));
             let spent = ticket.attempts >= plan.published.retry.attempts_max || ticket.is_late();
             let over = match why {
@@ -214,7 +224,8 @@ async fn attempt(
 ) -> Result<(Exchange, Begun), Attempt> {
     let replica = &lane.replica;
     replica.health.start(core.sweep.now_ms());
-    adapters::load(core, client, plan, ticket, lane).await?;
+    let waited_ns = adapters::load(core, client, plan, ticket, lane).await?;
+    ticket.waited_for_them(waited_ns);
     let now_ms = core.sweep.now_ms();
     let mut entry = lane.ledger.enter(core.index, &ticket.dispatch(plan), now_ms);
     if plan.prefill.is_some() {
@@ -226,7 +237,7 @@ async fn attempt(
     let now_ms = core.sweep.now_ms();
     let expected_ms = ticket.first_byte_expected_ms(plan);
     let _awaiting = replica.silence.sent(core.index, expected_ms, now_ms);
-    let due_ms = if plan.stream { 0 } else { ticket.first_token_due_ms() };
+    let due_ms = ticket.first_token_due_ms();
     let mut reused = core.idle.take(replica.key, core.sweep.now_ms());
     loop {
         let was_reused = reused.is_some();
@@ -237,7 +248,8 @@ async fn attempt(
         ticket.sending();
         let mut inbox = Buffer::default();
         let begun = exchange::begin(core, client, plan, ticket, replica, (&mut stream, &mut inbox));
-        match unseen_first_token(core, due_ms, &mut entry, begun).await {
+        let waited = (due_ms, &mut entry);
+        match unseen_first_token(core, plan, replica, waited, begun).await {
             Ok((head, begun)) => {
                 replica.silence.heard(core.index, core.sweep.now_ms());
                 replica.health.succeeded(core.sweep.now_ms());
@@ -255,26 +267,38 @@ async fn attempt(
     }
 }
 
-/// Waits for `begun`. An answer that is no stream does not show its first token, so that the
-/// ledger moves it from prefill to decode when it was predicted, `due_ms` from now (0 = never).
+/// Waits for the beginning of an answer. One that is no stream does not show its first token, so
+/// that the ledger moves it from prefill to decode when it was predicted, `due_ms` from now (0 =
+/// never). Its own limit is the time of all its tokens: a replica that gives nobody a byte, nor a
+/// token when it is asked for one, is not waited for so long.
 async fn unseen_first_token<T>(
     core: &Core,
-    due_ms: u64,
-    entry: &mut InFlight,
-    begun: impl Future<Output = T>,
-) -> T {
+    plan: &Plan<'_>,
+    replica: &Replica,
+    (due_ms, entry): (u64, &mut InFlight),
+    begun: impl Future<Output = Result<T, Attempt>>,
+) -> Result<T, Attempt> {
     let mut begun = std::pin::pin!(begun);
-    if due_ms == 0 {
+    if plan.stream {
         return begun.await;
     }
-    let due = core.sweep.deadline();
-    due.set(due_ms);
+    let (look, sent_ms) = (core.sweep.deadline(), core.sweep.now_ms());
+    let next_ms = |due_ms: u64| if due_ms == 0 { LOOK_MS } else { due_ms.min(LOOK_MS) };
+    look.set(next_ms(due_ms));
     poll_fn(|cx| {
         if let Poll::Ready(begun) = begun.as_mut().poll(cx) {
             return Poll::Ready(begun);
         }
-        if entry.is_pending() && due.poll(cx).is_ready() {
-            entry.first_token(core.sweep.now_ms());
+        while look.poll(cx).is_ready() {
+            let now_ms = core.sweep.now_ms();
+            let left_ms = due_ms.saturating_sub(now_ms.saturating_sub(sent_ms));
+            if due_ms > 0 && left_ms == 0 && entry.is_pending() {
+                entry.first_token(now_ms);
+            }
+            if is_frozen(replica, plan.published.timeouts.first_token_ms, now_ms) {
+                return Poll::Ready(Err(exchange::late(core, FIRST_TOKEN)));
+            }
+            look.set(next_ms(left_ms));
         }
         Poll::Pending
     })
@@ -292,6 +316,12 @@ fn not_connected(core: &Core, error: &std::io::Error) -> Attempt {
     let failure = if refused { ReplicaFailure::Refused } else { ReplicaFailure::Broken };
     let why = error.get_ref().map_or(error.kind().to_string(), ToString::to_string);
     Attempt::Failed(Some(failure), format!("cannot connect: {why}"))
+}
+
+/// Has it been suspect, without a byte or a token, for as long as a stream would be waited for?
+fn is_frozen(replica: &Replica, first_token_ms: u64, now_ms: u64) -> bool {
+    let since_ms = replica.health.suspect_ms();
+    first_token_ms > 0 && since_ms > 0 && now_ms.saturating_sub(since_ms) >= first_token_ms
 }
 
 pub(super) async fn connect(

@@ -140,7 +140,14 @@ pub fn heap() -> Heap {
     // SAFETY: each pointer is to a number that is ours alone, and all are written before it ends.
     unsafe {
         libmimalloc_sys::mi_process_info(
-            elapsed, user, system, rss, rss_max, committed, committed_max, faults,
+            elapsed,
+            user,
+            system,
+            rss,
+            rss_max,
+            committed,
+            committed_max,
+            faults,
         );
     }
     Heap { committed_bytes: *committed as u64, committed_max_bytes: *committed_max as u64 }

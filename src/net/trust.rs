@@ -2,11 +2,12 @@
 //!
 //! A server must show a certificate of its name that a root vouches for, or the very certificate
 //! that was named beforehand: what `openssl req -x509` makes is at once root and leaf, which the
-//! usual check refuses. There is no switch that believes everybody. Reads no file.
+//! usual check refuses. There is no switch that believes everybody. Reads no file but the system's
+//! roots.
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -53,6 +54,13 @@ impl Trust {
             rustls::RootCertStore::empty().add(cert.clone()).is_ok()
         };
         Trust::new(found.certs.into_iter().filter(usable).collect(), own)
+    }
+
+    /// The system's roots as they were when first wanted; `None`: it has none.
+    #[must_use]
+    pub fn usual() -> Option<Trust> {
+        static USUAL: OnceLock<Option<Trust>> = OnceLock::new();
+        USUAL.get_or_init(|| Trust::of_system(None).ok()).clone()
     }
 
     fn new(

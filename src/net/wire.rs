@@ -145,6 +145,14 @@ impl Wire {
         }
     }
 
+    /// As [`Stream::reset_on_close`]; with TLS its missing last word says as much.
+    pub fn reset_on_close(&mut self) {
+        match self {
+            Wire::Plain(socket) => socket.reset_on_close(),
+            Wire::Tls(tls) => tls.shut(),
+        }
+    }
+
     /// As [`Stream::shut_write`].
     pub fn shut_write(&mut self) {
         match self {

@@ -73,6 +73,15 @@ pub fn usage_in_tail(tail: &[u8]) -> Option<Usage> {
     read_answer(&[b"{", members].concat()).usage
 }
 
+/// The last usage in the end of a text whose beginning is gone, however deep it lies in it.
+pub(super) fn last_usage(tail: &[u8]) -> Option<Usage> {
+    const KEY: &[u8] = b"\"usage\"";
+    let at = memchr::memmem::rfind(tail, KEY)?;
+    let value = tail.get(at + KEY.len()..)?.trim_ascii_start().strip_prefix(b":")?;
+    let usage = Scanner::new(value).ok()?.value().ok()?.span;
+    read_answer(&[b"{\"usage\":", usage.of(value), b"}"].concat()).usage
+}
+
 /// What one JSON object from the engine says, a whole body or one event's data.
 #[derive(Debug, Default)]
 pub(super) struct Facts {

@@ -3,7 +3,7 @@
 //! [`BodyError`] is why a request body was refused; [`write_body`] and [`write_event`] write an
 //! error for a client, whole or in band.
 
-use super::{Span, json};
+use super::{Endpoint, Span, json};
 
 /// What kind of fault a body has; both are answered with 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,11 +105,32 @@ pub fn write_body(out: &mut Vec<u8>, error: &ApiError<'_>) {
     out.extend_from_slice(b"}}");
 }
 
-/// Appends `data: {"error":{...}}` and a blank line: the last event of a stream that failed.
-pub fn write_event(out: &mut Vec<u8>, error: &ApiError<'_>) {
+/// Appends the last event of a stream that failed, as the clients of `endpoint` read it: `data:
+/// {"error":{...}}`, and for messages and responses, whose events have names and types, with both.
+pub fn write_event(out: &mut Vec<u8>, endpoint: Endpoint, error: &ApiError<'_>) {
+    let mut json = Vec::with_capacity(256);
+    write_body(&mut json, error);
+    if has_named_events(endpoint) {
+        json.splice(..1, *b"{\"type\":\"error\",");
+    }
+    write_json_event(out, endpoint, &json);
+}
+
+/// Appends an engine's error, which is JSON, as the last event of a stream.
+pub fn write_json_event(out: &mut Vec<u8>, endpoint: Endpoint, json: &[u8]) {
+    if has_named_events(endpoint) {
+        out.extend_from_slice(b"event: error\n");
+    }
     out.extend_from_slice(b"data: ");
-    write_body(out, error);
+    // A line end in JSON is space between its tokens; in an event it would be an end.
+    let space = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
+    out.extend(json.iter().map(space));
     out.extend_from_slice(b"\n\n");
+}
+
+/// Anthropic's clients pass over an event without a name.
+fn has_named_events(endpoint: Endpoint) -> bool {
+    matches!(endpoint, Endpoint::Messages | Endpoint::Responses)
 }
 
 /// Appends `bytes` as a JSON string with its quotes, on one line. Not UTF-8 becomes U+FFFD.
@@ -162,13 +183,23 @@ mod tests {
             param: Some("x"),
             message: b"a\r\ndata: b\n\n",
         };
-        write_event(&mut out, &error);
-        assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 2);
-        let data = crate::sse::data(&out, &mut Vec::new()).map(<[u8]>::to_vec).unwrap();
-        let value: Value = serde_json::from_slice(&data).unwrap();
-        assert_eq!(value["error"]["message"], "a\r\ndata: b\n\n");
-        assert_eq!(value["error"]["type"], "server_error");
-        assert_eq!(value["error"]["param"], "x");
+        for (endpoint, name) in [
+            (Endpoint::ChatCompletions, None),
+            (Endpoint::Completions, None),
+            (Endpoint::Messages, Some(&b"error"[..])),
+            (Endpoint::Responses, Some(b"error")),
+        ] {
+            out.clear();
+            write_event(&mut out, endpoint, &error);
+            let lines = out.iter().filter(|byte| **byte == b'\n').count();
+            assert_eq!((lines, crate::sse::name(&out)), (2 + usize::from(name.is_some()), name));
+            let data = crate::sse::data(&out, &mut Vec::new()).map(<[u8]>::to_vec).unwrap();
+            let value: Value = serde_json::from_slice(&data).unwrap();
+            assert_eq!(value["error"]["message"], "a\r\ndata: b\n\n");
+            assert_eq!(value["error"]["type"], "server_error");
+            assert_eq!(value["error"]["param"], "x");
+            assert_eq!(value.get("type").is_some_and(|kind| kind == "error"), name.is_some());
+        }
     }
 
     #[test]

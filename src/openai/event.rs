@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use super::answer::{EngineError, Facts, Usage};
+use super::answer::{EngineError, Facts, Usage, last_usage};
 use super::{Endpoint, json};
 
 /// What an event is to the relay.
@@ -132,6 +132,21 @@ impl EventReader {
         }
     }
 
+    /// What can be told of an event that is too large to be read, by its name and its last bytes:
+    /// whether it ends a stream of responses, and the usage that stands near its end.
+    #[must_use]
+    pub fn read_large(&self, name: &[u8], tail: &[u8]) -> EventFacts {
+        if self.endpoint != Endpoint::Responses || !ends_response(name) {
+            return EventFacts::PLAIN;
+        }
+        let kind = match name {
+            b"response.failed" => EventKind::Error(EngineError::default()),
+            _ => EventKind::Content,
+        };
+        let usage = last_usage(tail);
+        EventFacts { kind, usage, finish: true, ends_stream: true, ..EventFacts::PLAIN }
+    }
+
     /// A chunk of chat, completions or transcription without anything but content.
     fn plain_chunk(&self, data: &[u8]) -> bool {
         let Needles { usage, error, choices, finish_reason, role, .. } = self.needles;
@@ -188,9 +203,13 @@ fn chunk(facts: Facts) -> EventFacts {
     event(facts, kind)
 }
 
+fn ends_response(kind: &[u8]) -> bool {
+    matches!(kind, b"response.completed" | b"response.failed" | b"response.incomplete")
+}
+
 fn response_event(facts: Facts, data: &[u8]) -> EventFacts {
     let kind = json::inner(facts.kind.of(data));
-    let ends = matches!(kind, b"response.completed" | b"response.failed" | b"response.incomplete");
+    let ends = ends_response(kind);
     let opens = OPENINGS.iter().find(|what| what.as_bytes() == kind);
     let facts = Facts { finish: ends, ..facts };
     EventFacts { ends_stream: ends, ..typed(facts, opens, data) }

@@ -24,8 +24,8 @@ pub const BOUNDARY_BYTES_MAX: usize = 70;
 /// its `model` and `stream`; the model may be edited like that of a JSON body.
 ///
 /// # Errors
-/// `invalid_value` with `param` for a field (a form without a model is refused, and one with a field
-/// of [`POLICY_FIELDS`] but for the salt), or `content-type`
+/// `invalid_value` with `param` for a field (a form without a model is refused, and one with any of
+/// [`POLICY_FIELDS`] but for the salt), or `content-type`
 /// or `body` for the form itself.
 pub fn read_call(content_type: &[u8], body: &[u8]) -> Result<Call, BodyError> {
     if u32::try_from(body.len()).is_err() {

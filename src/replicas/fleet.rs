@@ -71,12 +71,7 @@ pub struct Files {
 impl Fleet {
     /// Builds the fleet of `config`, whose pools have named `files`, for `cores` cores.
     #[must_use]
-    pub fn new(
-        config: &config::Config,
-        cores: usize,
-        files: &Files,
-        now_ms: u64,
-    ) -> Fleet {
+    pub fn new(config: &config::Config, cores: usize, files: &Files, now_ms: u64) -> Fleet {
         let members = config.pools.iter().map(|pool| pool.replicas.clone()).collect::<Vec<_>>();
         Fleet::built(config, (cores, files), (&[], &members), now_ms)
     }

@@ -100,8 +100,12 @@ impl Replica {
         listed: &config::Replica,
     ) {
         let name = listed.server_name.as_deref().or(pool_name).unwrap_or(&self.host);
-        let peer = trust.filter(|_| self.secure).and_then(|trust| trust.peer(name));
-        self.peer.store(peer.map(Arc::new));
+        if !self.secure {
+            return;
+        }
+        // One that joins a pool of others later is believed by what the system trusts.
+        let trust = trust.cloned().or_else(Trust::usual);
+        self.peer.store(trust.and_then(|trust| trust.peer(name)).map(Arc::new));
     }
 
     /// What to begin TLS with; `None`: it is spoken to without.

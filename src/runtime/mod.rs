@@ -6,6 +6,7 @@ pub mod clock;
 pub mod descriptors;
 pub mod files;
 pub mod log;
+pub mod memory;
 pub mod nodes;
 pub mod seldom;
 pub mod snapshot;

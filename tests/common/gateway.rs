@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) driver: &'static str,
     /// The value of `cores`: one of them unless a test is about several.
     pub(crate) cores: &'static str,
+    /// Of the engines' URLs.
+    pub(crate) scheme: &'static str,
     /// Lines for `[server]`.
     pub(crate) server: String,
     /// Lines for `[[pool]]`.
@@ -39,7 +41,8 @@ impl Default for Settings {
     fn default() -> Settings {
         let [server, pool, tenant, more] = std::array::from_fn(|_| String::new());
         let log = "level = \"off\"".to_owned();
-        Settings { driver: "auto", cores: "[0]", server, pool, tenant, usage: None, log, more }
+        let (driver, cores, scheme) = ("auto", "[0]", "http");
+        Settings { driver, cores, scheme, server, pool, tenant, usage: None, log, more }
     }
 }
 
@@ -74,9 +77,11 @@ impl Bed {
     pub(crate) fn unready(engines: &[SocketAddr], settings: Settings) -> Bed {
         let dir = tempfile::tempdir().expect("folder");
         let log = dir.path().join("usage.jsonl");
-        let Settings { driver, cores, server, pool, tenant, usage, log: lines, more } = settings;
+        let Settings { driver, cores, scheme, server, pool, tenant, usage, log: lines, more } =
+            settings;
         let usage = usage.unwrap_or_else(|| format!("path = \"{}\"", log.display()));
-        let replicas: Vec<_> = engines.iter().map(|addr| format!("\"http://{addr}\"")).collect();
+        let replicas: Vec<_> =
+            engines.iter().map(|addr| format!("\"{scheme}://{addr}\"")).collect();
         let text = format!(
             "[server]\nlisten = [\"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\ncores = {cores}\n\
              driver = \"{driver}\"\n{server}\n\

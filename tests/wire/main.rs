@@ -1,4 +1,5 @@
-//! What lies on the wire between a client and the gateway: comments while a stream is silent, TLS.
+//! What lies on the wire between a client and the gateway: comments while a stream is silent, TLS;
+//! and TLS between the gateway and its replicas.
 
 #[path = "../support/answers.rs"]
 mod answers;
@@ -12,3 +13,4 @@ mod inputs;
 mod secure;
 mod tls;
 mod tls_ends;
+mod tls_upstream;

@@ -1,4 +1,4 @@
-//! `plan capacity`: the rate within the limits, by hit ratio or by the article's pools.
+//! `plan capacity`: the rate within the limits, by hit ratio or by a published sketch's pools.
 
 use std::process::ExitCode;
 
@@ -17,9 +17,10 @@ use crate::plan::sweep::Sweep;
   expedite plan capacity --fleet --html fleet.html
 
 Without --model the engine is one that was profiled; with it, one by the roofline of the data sheet,
-an estimate. --fleet is the article's 64 replicas: 16 of 70B, 40 of 8B, 8 with adapters.")]
+an estimate. --fleet is 64 replicas of a published design sketch: 16 of 70B, 40 of 8B, 8 with
+adapters.")]
 pub(super) struct Args {
-    /// The article's three pools instead
+    /// The three pools of a published design sketch instead
     #[arg(long, conflicts_with_all = ["model", "model_config", "no_replay", "hit"])]
     fleet: bool,
     /// A profiled engine

@@ -15,10 +15,10 @@ use crate::plan::sheet::Sheet;
   expedite plan cost --tokens-day 100e6 --gpu-hour 4.55 --gpus 8 --replicas 1
   expedite plan cost --documents
 
-Prices of the API are GPT-4o's of the blueprint unless told. --replica-tps is what a replica makes
-within your limits: ask `plan capacity`, better `bench`.")]
+Prices of the API are GPT-4o's unless told. --replica-tps is what a replica makes within your
+limits: ask `plan capacity`, better `bench`.")]
 pub(super) struct Args {
-    /// What the two documents say of money, reckoned anew
+    /// What two published design sketches say of money, reckoned anew
     #[arg(long, conflicts_with_all = ["tokens_day", "gpu_hour"])]
     documents: bool,
     /// Prompt and answer tokens of a mean day

@@ -42,7 +42,8 @@ pub(super) async fn ask(
 ) -> Result<Answered, Attempt> {
     let replica = &lane.replica;
     replica.health.start(core.sweep.now_ms());
-    adapters::load(core, client, plan, ticket, lane).await?;
+    let waited_ns = adapters::load(core, client, plan, ticket, lane).await?;
+    ticket.waited_for_them(waited_ns);
     let now_ms = core.sweep.now_ms();
     let _entry = lane.ledger.enter(core.index, dispatch, now_ms);
     let _awaiting = replica.silence.sent(core.index, routed.pick.ttft_ms, now_ms);

@@ -168,11 +168,14 @@ impl Ticket<'_> {
         }
     }
 
-    /// Time before the replica was written to, but for the queue and for who prefilled; all of it
-    /// when none was.
+    /// Time before the replica was written to, but for the queue, for who prefilled, and for what
+    /// client and replicas took before; all of it when none was.
     fn gateway_ns(&self, now: u64) -> u64 {
         let spent = self.sent_ns.unwrap_or(now).saturating_sub(self.started_ns);
-        spent.saturating_sub(self.queue_ns).saturating_sub(self.legs_ns())
+        spent
+            .saturating_sub(self.queue_ns)
+            .saturating_sub(self.legs_ns())
+            .saturating_sub(self.theirs_ns)
     }
 
     /// Time of a later token. Not known where all came at once, as an answer that is no stream.

@@ -116,6 +116,9 @@ impl Ticket<'_> {
     /// The attempt has come to nothing; the time that it took is none of the next stage's.
     pub(in crate::gateway) fn attempt_failed(&mut self, why: &Attempt) {
         self.stage_at_ns = clock::now_ns();
+        if let Some(sent_ns) = self.sent_ns.filter(|_| !self.connecting) {
+            self.failed_ns = self.stage_at_ns.saturating_sub(sent_ns);
+        }
         if let Some(trace) = &mut self.context.trace {
             trace.attempt_ended(self.stage_at_ns, Some(why.reason()));
         }
