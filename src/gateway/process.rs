@@ -94,7 +94,6 @@ impl Gateway {
     pub fn start_reloadable(config: Config, reopen: Option<Reopen>) -> Result<Gateway, String> {
         let config = Arc::new(config);
         let log = log(&config);
-        tell_limit(&log);
         let driver = driver(&config, &log)?;
         let cpus = cpus(&config, &log)?;
         let traces = config.otel.as_ref().map(|otel| Arc::new(Traces::new(otel)));
@@ -248,6 +247,7 @@ fn log(config: &Config) -> Arc<Log> {
     };
     let log = Arc::new(Log::new(level, config.log.format == config::LogFormat::Json));
     config.warnings.iter().for_each(|warning| log.warn(warning));
+    tell_limit(&log);
     log
 }
 

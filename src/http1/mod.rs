@@ -11,9 +11,9 @@
 //! | what does a segment of a path stand for | `percent` | [`unescaped`] text |
 //!
 //! State: only what [`HeadScanner`] and [`ChunkTracker`] hold, one of each per direction of a
-//! connection, owned by the connection's core. Nothing here allocates (but for [`unescaped`]), reads
-//! a clock, knows a socket, or keeps a reference into the buffer: places are [`Span`]s, which survive
-//! its growth.
+//! connection, owned by the connection's core. Nothing here allocates (but for [`unescaped`]),
+//! reads a clock, knows a socket, or keeps a reference into the buffer: places are [`Span`]s,
+//! which survive its growth.
 //!
 //! Every answer depends on the bytes alone, never on how they were split into reads. Hence
 //! byte-level refusals come in byte order from the scanner, and refusals that need the whole head
