@@ -30,7 +30,7 @@ pub(super) struct Args {
     /// Configuration file (TOML)
     #[arg(long)]
     config: Option<PathBuf>,
-    /// A vLLM server, http://HOST:PORT; enough without a file
+    /// A vLLM server, http://HOST:PORT or https://HOST[:PORT]; enough without a file
     #[arg(long = "replica", value_name = "URL")]
     replicas: Vec<String>,
     /// Address for clients

@@ -135,7 +135,7 @@ pub(super) async fn read(
 /// Why there is no more of a body.
 fn missing(core: &Core, client: &Client) -> Failure {
     match client.gone_ns() {
-        Some(_) => Failure::ClientGone,
+        Some(_) => Failure::BodyLeft,
         None if core.sweep.ended() => Failure::Stopping,
         None => Failure::BodyIncomplete,
     }

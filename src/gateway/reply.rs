@@ -29,6 +29,8 @@ pub(super) enum Failure {
     BodyTooLarge(usize),
     /// The body did not arrive in time, or a client that still reads ended it early.
     BodyIncomplete,
+    /// The client has ended its direction in the middle of the body: it may still read.
+    BodyLeft,
     /// The body has a content coding; we read it, so it must be plain.
     ContentCoding,
     NotFound,
@@ -221,7 +223,9 @@ impl Failure {
             Failure::PlainHttp => said(400, "bad_request", "This port speaks TLS: use https://."),
             Failure::BodyFraming(reason) => said(400, "bad_request", *reason),
             Failure::BodyTooLarge(max) => body_too_large(*max),
-            Failure::BodyIncomplete => said(408, "bad_request", "The body did not arrive."),
+            Failure::BodyIncomplete | Failure::BodyLeft => {
+                said(408, "bad_request", "The body did not arrive.")
+            }
             Failure::ContentCoding => said(415, "bad_request", PLAIN_BODIES),
             Failure::NotFound => said(404, "not_found", "Unknown path."),
             Failure::MethodNotAllowed(allow) => {
@@ -328,6 +332,7 @@ impl Failure {
             | Failure::BodyFraming(_)
             | Failure::BodyTooLarge(_)
             | Failure::BodyIncomplete
+            | Failure::BodyLeft
             | Failure::NoMemory
             | Failure::ClientGone => true,
             _ => false,
@@ -336,7 +341,11 @@ impl Failure {
 
     /// The status that goes into the usage record.
     pub(super) fn status(&self) -> u16 {
-        self.said().status
+        match self {
+            // What it is told, if it still reads, is that the body did not arrive.
+            Failure::BodyLeft => Failure::ClientGone.status(),
+            _ => self.said().status,
+        }
     }
 
     /// The outcome that goes into the usage record.
@@ -345,7 +354,7 @@ impl Failure {
             Failure::NoHealthyReplica | Failure::Stopping => Outcome::NoReplica,
             Failure::Upstream(_) | Failure::Poison => Outcome::UpstreamError,
             Failure::Deadline(_) => Outcome::Deadline,
-            Failure::ClientGone => Outcome::ClientCancelled,
+            Failure::ClientGone | Failure::BodyLeft => Outcome::ClientCancelled,
             Failure::Quota { refused, .. } => match refused {
                 Refused::Tokens { .. } | Refused::TooLarge { .. } => Outcome::RejectedQuota,
                 _ => Outcome::RejectedConcurrency,

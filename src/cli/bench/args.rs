@@ -45,7 +45,7 @@ code 1 if any request failed, or if a search found no rate."
 pub(in super::super) struct Args {
     #[command(subcommand)]
     pub(super) what: Option<What>,
-    /// Endpoint under load, http://HOST:PORT
+    /// Endpoint under load, http://HOST:PORT or https://HOST[:PORT]
     #[arg(long, value_name = "URL", required = true)]
     target: Option<String>,
     /// Endpoint for comparison: every second request goes there
@@ -192,7 +192,6 @@ enum Schedule {
     Poisson,
 }
 
-/// A key as a field of a request can have it; an error does not repeat it.
 /// What was asked for makes no sense.
 fn usage(what: String) -> Failed {
     (EXIT_USAGE, what)
@@ -203,6 +202,7 @@ pub(super) fn failed(what: String) -> Failed {
     (1, what)
 }
 
+/// A key as a field of a request can have it; an error does not repeat it.
 fn secret(key: Option<String>) -> Result<Option<Secret>, String> {
     let plain = |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
     match key {
