@@ -41,6 +41,7 @@ pub(super) fn page(view: &View, open: bool) -> String {
     share(&mut page, view);
     store(&mut page, view);
     usage(&mut page, view);
+    bodies(&mut page, view);
     reloads(&mut page, view);
     telemetry(&mut page, view);
     genai(&mut page, view);
@@ -225,18 +226,21 @@ fn fleet(page: &mut Page, view: &View) {
     }
 }
 
-fn reloads(page: &mut Page, view: &View) {
-    let name = "expedite_tls_certificate_expires_seconds";
-    page.family(name, "gauge", "When the certificate that clients are shown ends, since 1970.");
-    if let Some(ends_s) = (view.certificate_ends_s)() {
-        page.value(name, &[], ends_s);
-    }
+fn bodies(page: &mut Page, view: &View) {
     page.family(
         "expedite_request_body_bytes",
         "gauge",
         "Bytes of long request bodies that are held until their answers begin.",
     );
     page.value("expedite_request_body_bytes", &[], (view.bodies_held)());
+}
+
+fn reloads(page: &mut Page, view: &View) {
+    let name = "expedite_tls_certificate_expires_seconds";
+    page.family(name, "gauge", "When the certificate that clients are shown ends, since 1970.");
+    if let Some(ends_s) = (view.certificate_ends_s)() {
+        page.value(name, &[], ends_s);
+    }
     let (done, refused) = view.reloads.counts();
     page.family("expedite_reloads_total", "counter", "Reloads of the configuration by result.");
     for (result, n) in [("done", done), ("refused", refused)] {

@@ -1,12 +1,14 @@
-//! Loads the tokenizers and templates that the pools name, before anything is served.
+//! Loads what the pools name, tokenizers and templates above all, before anything is served.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::identity;
 use crate::config::{Config, Pool};
 use crate::prompt::model::Model;
+use crate::replicas::Files;
 use crate::runtime::log::Log;
 
 /// Different models that one gateway loads: each costs every core some 25 MB of tables.
@@ -29,17 +31,23 @@ fn named(pool: &Pool) -> Option<Named> {
 pub(super) struct Loaded(HashMap<Named, (u64, Arc<Model>)>);
 
 impl Loaded {
+    /// What the files hold that the pools name: the models, and whom they believe as replicas.
+    ///
+    /// # Errors
+    /// As [`Loaded::load`], or a file of TLS is not what it should be.
+    pub(super) fn files(&mut self, config: &Config, log: &Log) -> Result<Files, String> {
+        // The cheaper first: what is refused by it has loaded nothing.
+        let trusts = identity::trusts(config)?;
+        Ok(Files { models: self.load(config, log)?, trusts })
+    }
+
     /// The model of each pool that names a tokenizer, by the pool's name; pools that name the same
     /// share it. Loads side by side, and only what is new or whose files have changed.
     ///
     /// # Errors
     /// A model cannot be loaded, or there are too many, in words for the operator; then nothing is
     /// forgotten.
-    pub(super) fn load(
-        &mut self,
-        config: &Config,
-        log: &Log,
-    ) -> Result<HashMap<String, Arc<Model>>, String> {
+    fn load(&mut self, config: &Config, log: &Log) -> Result<HashMap<String, Arc<Model>>, String> {
         let mut wanted: Vec<Named> = config.pools.iter().filter_map(named).collect();
         wanted.sort();
         wanted.dedup();

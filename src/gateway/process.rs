@@ -32,7 +32,7 @@ use crate::prompt::segments::SegmentCache;
 use crate::replicas::adapters::{self, Wants};
 use crate::replicas::registry::{self, Handle, Registry};
 use crate::replicas::share::{self, Share, Stats};
-use crate::replicas::{Files, Fleet, Tone, Upkeep};
+use crate::replicas::{Fleet, Tone, Upkeep};
 use crate::runtime::affinity;
 use crate::runtime::clock;
 use crate::runtime::descriptors;
@@ -275,8 +275,7 @@ fn bodies() -> Arc<Bodies> {
 
 /// The fleet of the configuration, with what the files hold that its pools name.
 fn fleet(config: &Config, cores: usize, loaded: &mut Loaded, log: &Log) -> Result<Fleet, String> {
-    let files = Files { models: loaded.load(config, log)?, trusts: identity::trusts(config)? };
-    Ok(Fleet::new(config, cores, &files, clock::now_ms()))
+    Ok(Fleet::new(config, cores, &loaded.files(config, log)?, clock::now_ms()))
 }
 
 fn driver(config: &Config, log: &Log) -> Result<Driver, String> {

@@ -125,8 +125,7 @@ fn read(shared: &Shared, reopen: &Reopen, loaded: &mut Loaded) -> Result<Read, S
     let waiting = keep_what_is_fixed(&mut config, &shared.published.load().config);
     // Read again also when no name has changed: certificates are renewed in place.
     let identity = identity::load(&config).map_err(|error| error.to_string())?;
-    let trusts = identity::trusts(&config)?;
-    let files = Files { models: loaded.load(&config, &shared.log)?, trusts };
+    let files = loaded.files(&config, &shared.log)?;
     let remark = identity.as_ref().and_then(|identity| identity::remark(&config, identity));
     config.warnings.extend(remark);
     Ok((config, waiting, files, identity))
