@@ -171,6 +171,34 @@ fn silence_before_the_first_token_is_504_by_either_limit() {
 }
 
 #[test]
+fn a_tiers_deadline_ends_the_wait_for_the_first_content() {
+    let tokens = r#"{"model":"m","messages":[{"content":"words"}],"max_tokens":4"#;
+    let stream = format!(r#"{tokens},"stream":true}}"#);
+    for (bytes, body) in [
+        (Vec::new(), &stream),
+        (STREAM_HEAD.to_vec(), &stream),
+        (cut_stream(&[role_event()]), &stream),
+        (Vec::new(), &format!("{tokens}}}")),
+    ] {
+        println!("{} bytes of an answer, to {body}", bytes.len());
+        let engines = [silent_after(bytes.clone()), silent_after(bytes.clone())];
+        let tenant = "tier = \"hasty\"".to_owned();
+        // Four tokens have 50 ms each besides.
+        let more = "[tier.hasty]\ndeadline_ms = 100\n".to_owned();
+        let addrs: Vec<_> = engines.iter().map(|engine| engine.addr).collect();
+        let bed = Bed::unready(&addrs, Settings { tenant, more, ..Settings::default() });
+        let answer = ask(bed.addr, &post_with("/v1/chat/completions", AUTH, body));
+        if bytes.len() > STREAM_HEAD.len() {
+            // A role does not end the wait, and has gone to the client.
+            ends_in_band(&answer, &bed, "tier.deadline_ms", "deadline");
+        } else {
+            is_deadline(&answer, &bed, "tier.deadline_ms");
+        }
+        assert_eq!(states(&bed), ["up", "up"], "its own deadline says nothing of a replica");
+    }
+}
+
+#[test]
 fn comments_alone_do_not_keep_a_stream_alive() {
     let engine = murmuring(STREAM_HEAD.to_vec());
     let bed = before(&engine, &limits("first_token_ms = 300"));

@@ -38,7 +38,7 @@ pub struct Asked {
     pub slo_ttft_ms: Option<f64>,
     /// The pool's limit on the time of each later token, in ms.
     pub slo_tpot_ms: Option<f64>,
-    /// The base of the tier's deadline in ms; 0 = none.
+    /// The base of the tier's deadline in ms; 0 = none. See [`end_ms`].
     pub tier_deadline_ms: u64,
     /// By when the caller wants the first content, in ms.
     pub caller_ms: Option<u64>,
@@ -109,18 +109,24 @@ impl Why {
     ];
 }
 
+/// By when a tier has a request end, in ms since it came: its `deadline_ms` (0 = never), and the
+/// pool's time of a token for each of `output_tokens`.
+#[must_use]
+pub fn end_ms(deadline_ms: u64, slo_tpot_ms: Option<f64>, output_tokens: u64) -> Option<f64> {
+    let budget_ms = slo_tpot_ms.unwrap_or(TPOT_BUDGET_MS);
+    (deadline_ms > 0).then_some(deadline_ms as f64 + budget_ms * output_tokens as f64)
+}
+
 impl Limits {
     /// Of a request.
     #[must_use]
     pub fn of(asked: &Asked) -> Limits {
         let long = asked.prompt_tokens.saturating_sub(LONG_TOKENS) as f64;
-        let budget_ms = asked.slo_tpot_ms.unwrap_or(TPOT_BUDGET_MS);
-        let end_ms = asked.tier_deadline_ms as f64 + budget_ms * asked.output_tokens as f64;
         Limits {
             ttft_ms: asked.slo_ttft_ms.map(|ms| ms + LONG_MS_A_TOKEN * long),
             tpot_ms: asked.slo_tpot_ms,
             caller_ms: asked.caller_ms.map(|ms| ms as f64),
-            end_ms: (asked.tier_deadline_ms > 0).then_some(end_ms),
+            end_ms: end_ms(asked.tier_deadline_ms, asked.slo_tpot_ms, asked.output_tokens),
         }
     }
 

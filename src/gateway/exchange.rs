@@ -83,6 +83,15 @@ impl Attempt {
         [UNANSWERED, ENDED_EARLY].contains(&reason.as_str())
     }
 
+    /// Nobody else needs to be asked: nobody waits, or nobody could be in time.
+    pub(super) fn is_final(&self) -> bool {
+        match self {
+            Attempt::ClientGone | Attempt::Stopped => true,
+            Attempt::Late(limit) => Ticket::owns(limit),
+            _ => false,
+        }
+    }
+
     /// In a word: one of [`RETRY_REASONS`](crate::admin::RETRY_REASONS) where another may follow.
     pub(super) fn reason(&self) -> &'static str {
         match self {

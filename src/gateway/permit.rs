@@ -170,7 +170,7 @@ impl<'d> Door<'d> {
             tier_deadline_ms: published.gates.deadline_ms(plan.tenant),
             caller_ms: ticket.deadline_ms,
             prompt_tokens,
-            output_tokens: plan.output_tokens_max.unwrap_or(output_tokens as u64),
+            output_tokens: plan.output_tokens_limit(),
         });
         let admission = &published.config.admission;
         let tenant = usize::try_from(plan.tenant).unwrap_or(0);

@@ -9,6 +9,7 @@ use super::prefill::Far;
 use super::reply::Failure;
 use super::shared::Published;
 use super::ticket::Ticket;
+use crate::admission::limits;
 use crate::http1::{Method, RequestHead, Version, write};
 use crate::openai::{Call, Edits, Endpoint};
 use crate::replicas::adapters::adapter_hash;
@@ -128,6 +129,19 @@ impl<'p> Plan<'p> {
                 first.saturating_add(next.saturating_mul(tokens))
             }
         }
+    }
+
+    /// By when its tier has it end, in ms since it came.
+    pub(super) fn end_ms(&self) -> Option<u64> {
+        let base_ms = self.published.gates.deadline_ms(self.tenant);
+        let pool = self.published.config.pools.get(self.served.pool)?;
+        limits::end_ms(base_ms, pool.slo.tpot_ms, self.output_tokens_limit()).map(|ms| ms as u64)
+    }
+
+    /// Output tokens of one sequence: as many as it may take, or is expected to.
+    pub(super) fn output_tokens_limit(&self) -> u64 {
+        let expected = self.output_tokens as f64 / self.sequences.max(1) as f64;
+        self.output_tokens_max.unwrap_or(expected as u64)
     }
 
     /// The request's head for `replica`, written anew from the fields that we allow.

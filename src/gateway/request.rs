@@ -102,6 +102,7 @@ async fn stages(
     }
     let what = (endpoint, &call, policy, tenant);
     let mut plan = Plan::new(client, head, what, edits, body, served, published)?;
+    ticket.tier_ms = plan.end_ms();
     prefill::prepare(client, &mut plan, &call, salt.as_deref(), ticket);
     let opened = upstream::open(core, client, &plan, ticket).await;
     relay::run(core, client, &plan, opened, ticket).await

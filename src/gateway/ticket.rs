@@ -29,7 +29,9 @@ use crate::tenants::KeyId;
 use crate::usage::{Opening, Outcome, Slot, SmallId};
 
 /// The caller's own limit on the wait for the first content.
-pub(super) const CALLERS_LIMIT: &str = "x-request-deadline-ms";
+const CALLERS_LIMIT: &str = "x-request-deadline-ms";
+/// What its tier leaves it, to its end.
+const TIERS_LIMIT: &str = "tier.deadline_ms";
 
 /// See the module.
 pub(super) struct Ticket<'t> {
@@ -58,6 +60,8 @@ pub(super) struct Ticket<'t> {
     kept_waiting: bool,
     /// The caller's own limit on the wait for the first content, in ms.
     pub deadline_ms: Option<u64>,
+    /// By when its tier has it end, in ms since it came: without content by then it has failed.
+    pub tier_ms: Option<u64>,
     /// What became of it at the pool that prefills for its own, if one may.
     pub legs: Option<Box<Legs>>,
     /// How long it waited for room.
@@ -143,6 +147,7 @@ impl<'t> Ticket<'t> {
             is_unread: false,
             outcome: None,
             deadline_ms: deadline.and_then(|text| text.parse().ok()).filter(|&ms| ms > 0),
+            tier_ms: None,
             started_ns: now,
             stage_at_ns: now,
             queue_ns: 0,
@@ -367,19 +372,29 @@ impl<'t> Ticket<'t> {
         if limit_ms == 0 { 0 } else { limit_ms.saturating_sub(quiet_ms).max(1) }
     }
 
-    /// The sooner of a limit in ms (0 = none) and the caller's own, with its name.
+    /// The soonest of a limit in ms (0 = none), the caller's own and its tier's, with its name.
     pub(super) fn sooner(&self, limit_ms: u64, name: &'static str) -> (u64, &'static str) {
-        let Some(deadline_ms) = self.deadline_ms else { return (limit_ms, name) };
-        let left_ms = deadline_ms.saturating_sub(self.elapsed_ms() as u64).max(1);
-        match limit_ms {
-            1.. if limit_ms <= left_ms => (limit_ms, name),
-            _ => (left_ms, CALLERS_LIMIT),
-        }
+        let spent_ms = self.elapsed_ms() as u64;
+        let left = |ms: u64| ms.saturating_sub(spent_ms).max(1);
+        let own = |ms: Option<u64>, name| ms.map(|ms| (left(ms), name));
+        let limit = (limit_ms > 0).then_some((limit_ms, name));
+        [limit, own(self.deadline_ms, CALLERS_LIMIT), own(self.tier_ms, TIERS_LIMIT)]
+            .into_iter()
+            .flatten()
+            .min_by_key(|(ms, _)| *ms)
+            .unwrap_or((0, name))
     }
 
-    /// The caller's own time limit, if it gave one, has passed: no other replica can help.
+    /// The caller's own time limit or its tier's, if there is one, has passed: no other replica can
+    /// help.
     pub(super) fn is_late(&self) -> bool {
-        self.deadline_ms.is_some_and(|ms| self.elapsed_ms() as u64 >= ms)
+        let spent_ms = self.elapsed_ms() as u64;
+        [self.deadline_ms, self.tier_ms].into_iter().flatten().any(|ms| spent_ms >= ms)
+    }
+
+    /// Is a limit of this name the request's own, and no replica's fault?
+    pub(super) fn owns(limit: &str) -> bool {
+        [CALLERS_LIMIT, TIERS_LIMIT].contains(&limit)
     }
 
     /// What was seen of the stream so far was passed on; the last of it came at `came_ns`.

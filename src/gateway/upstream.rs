@@ -24,7 +24,7 @@ use super::plan::Plan;
 use super::prefill::{self, Prefilled};
 use super::relay;
 use super::reply::Failure;
-use super::ticket::{CALLERS_LIMIT, Ticket};
+use super::ticket::Ticket;
 use crate::admin::RETRY_REASONS;
 use crate::net::Wire;
 
@@ -87,11 +87,10 @@ async fn attempts(
             }
             let costly = !matches!(why, Attempt::Failed(Some(ReplicaFailure::Refused), _));
             let spent = ticket.attempts >= plan.published.retry.attempts_max || ticket.is_late();
-            let over = match why {
-                Attempt::ClientGone | Attempt::Stopped | Attempt::Late(CALLERS_LIMIT) => true,
-                _ => spent,
-            };
-            if over || (costly && !core.retries.spend(plan.published.retry.budget_ratio)) {
+            if spent
+                || why.is_final()
+                || (costly && !core.retries.spend(plan.published.retry.budget_ratio))
+            {
                 return Err(given_up(why));
             }
             failed = Some(why);

@@ -19,7 +19,7 @@ use super::core::Core;
 use super::exchange::Attempt;
 use super::pick::{self, Chosen, Look, Routed};
 use super::plan::Plan;
-use super::ticket::{CALLERS_LIMIT, Ticket};
+use super::ticket::Ticket;
 use super::upstream;
 use crate::admin::PrefillResult;
 use crate::openai::{Call, Edits, Endpoint, member};
@@ -229,7 +229,7 @@ pub(super) async fn run(
             }
             Err(why) => why,
         };
-        if matches!(why, Attempt::ClientGone | Attempt::Stopped | Attempt::Late(CALLERS_LIMIT)) {
+        if why.is_final() {
             count(core, plan, PrefillResult::Gone);
             ticket.leg_cut(began_ns);
             return Err(why);
