@@ -228,6 +228,22 @@ fn replicas_that_come_late_are_taken_in() {
     assert!(replica(&bed, 0)["ramp"].as_f64() < Some(1.0), "slowly");
 }
 
+/// T77: a pool that nobody serves is not ready, whatever the others are.
+#[test]
+fn each_pool_has_a_readiness_of_its_own() {
+    let port = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("bind");
+    let dead = port.local_addr().expect("address");
+    drop(port);
+    let engine = Engine::always(hello());
+    let more =
+        format!("[[pool]]\nname = \"far-off\"\nmodel = \"n\"\nreplicas = [\"http://{dead}\"]\n");
+    let bed = Bed::start(&[engine.addr], Settings { more, ..Settings::default() });
+    let ready = |path: &str| ask(bed.admin, &get(path)).status();
+    eventually("the one is ready", || ready("/ready/p") == 200);
+    eventually("the other is not", || ready("/ready/far%2Doff") == 503);
+    assert_eq!((ready("/ready"), ready("/ready/else")), (200, 404));
+}
+
 /// T26: who comes back takes its share by degrees.
 #[test]
 fn a_replica_that_returns_is_not_flooded() {

@@ -28,6 +28,8 @@ pub(super) enum Refused {
 /// Paths that load balancers and people's browsers ask without the secret: they tell yes or no, and
 /// a page that holds nothing before its script has the secret.
 const OPEN: [&str; 3] = ["/live", "/ready", "/status"];
+/// Before a pool's name: yes or no of it alone.
+pub(super) const POOLS: &str = "/ready/";
 
 /// What browsers say of the page that has a request sent (Fetch Metadata, section 2).
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -43,7 +45,8 @@ pub(super) fn check(
     (method, path): (&Method, &str),
     fields: &HeaderMap,
 ) -> Result<(), Refused> {
-    if OPEN.contains(&path) && matches!(*method, Method::GET | Method::HEAD) {
+    let open = OPEN.contains(&path) || path.starts_with(POOLS);
+    if open && matches!(*method, Method::GET | Method::HEAD) {
         return Ok(());
     }
     // Links and bookmarks say `none`. Without this any page in an operator's browser could drain
@@ -118,7 +121,7 @@ mod tests {
             assert_eq!(asked(path, &[]), Err(Refused::NoSecret));
             assert_eq!(asked(path, &[good, good]), Err(Refused::NoSecret), "which of the two?");
         }
-        for path in OPEN {
+        for path in OPEN.into_iter().chain(["/ready/llama"]) {
             assert_eq!(asked(path, &[]), Ok(()), "{path}");
         }
         assert_eq!(check(None, (&Method::POST, "/drain"), &fields(&[])), Ok(()));

@@ -146,12 +146,15 @@ fn gateway(page: &mut Page, view: &View) {
         let n = view.shards.iter().fold(0, |sum: u64, shard| sum.wrapping_add(of(shard)));
         page.value(retries, &[("reason", reason)], n);
     }
-    let counters: [Family<Shard, Counter>; 5] = [
+    let counters: [Family<Shard, Counter>; 6] = [
         ("expedite_long_prompts_total", "Prompts read beside the cores.", |s| &s.long_prompts),
         ("expedite_reuse_races_total", "Reused connections replaced.", |s| &s.reuse_races),
         ("expedite_refused_heads_total", "Heads that were no HTTP.", |s| &s.refused_heads),
         ("expedite_refused_handshakes_total", "TLS that did not begin.", |s| &s.refused_handshakes),
         ("expedite_accept_errors_total", "Connections not accepted.", |s| &s.accept_errors),
+        ("expedite_crowded_connections_total", "Closed for their address's limit.", |s| {
+            &s.crowded_connections
+        }),
     ];
     for (name, help, of) in counters {
         page.family(name, "counter", help);

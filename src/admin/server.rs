@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
-use super::guard::{self, Refused};
+use super::guard::{self, POOLS, Refused};
 use super::recent::{EVERY_MS, Recent};
 use super::shard::Shard;
 use super::{exposition, heap, metrics, page, profile, replicas, status};
 use crate::config::Secret;
+use crate::http1::unescaped;
 use crate::replicas::Fleet;
 use crate::replicas::registry::Handle;
 use crate::replicas::share::Stats;
@@ -160,6 +161,14 @@ impl View {
         !draining && self.usage.takes_requests() && (self.fleet)().any_eligible(clock::now_ms())
     }
 
+    /// The same for a pool alone; `None`: there is none of this name.
+    fn is_pool_ready(&self, name: &str) -> Option<bool> {
+        let fleet = (self.fleet)();
+        let pool = fleet.pools.iter().find(|pool| *pool.name == *name)?;
+        let now_ms = clock::now_ms();
+        Some(self.is_ready() && pool.replicas.iter().any(|replica| replica.eligible(now_ms)))
+    }
+
     fn is_live(&self) -> bool {
         all_turn(&self.shards, clock::now_ms())
     }
@@ -243,6 +252,13 @@ async fn answer_known(view: &Arc<View>, request: Request<Incoming>) -> Response<
     match request.uri().path() {
         "/metrics" if get => metrics(view, &request),
         "/ready" if get => yes_or_no(view.is_ready(), "ready"),
+        path if get && path.starts_with(POOLS) => {
+            let name = unescaped(path.strip_prefix(POOLS).unwrap_or_default());
+            match view.is_pool_ready(&name) {
+                Some(ready) => yes_or_no(ready, "ready"),
+                None => text(404, "text/plain", "unknown pool\n".to_owned()),
+            }
+        }
         "/live" if get => yes_or_no(view.is_live(), "live"),
         "/status" if get => page::answer(),
         "/status.json" if get => text(200, "application/json", status::json(view)),
@@ -259,7 +275,7 @@ async fn answer_known(view: &Arc<View>, request: Request<Incoming>) -> Response<
         path if path.starts_with("/replicas/") && request.method() == Method::DELETE => {
             replicas::remove(view, &request).await
         }
-        path if path.starts_with("/replicas/") => {
+        path if path.starts_with("/replicas/") || path.starts_with(POOLS) => {
             text(405, "text/plain", "wrong method\n".to_owned())
         }
         "/replicas" | "/metrics" | "/ready" | "/live" | "/status" | "/status.json" | "/drain"

@@ -47,6 +47,12 @@ pub(super) fn server(mut table: Table<'_, '_>) -> Server {
             "bytes",
             "a quarter of the memory",
         ),
+        connections_per_address_max: table.number(
+            "connections_per_address_max",
+            0,
+            0..=1 << 20,
+            "connections",
+        ) as u32,
         half_close: table
             .choice("half_close", &[("gone", HalfClose::Gone), ("allow", HalfClose::Allow)]),
     };

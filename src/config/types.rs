@@ -69,6 +69,8 @@ pub struct Server {
     pub body_bytes_max: usize,
     /// Most bytes of bodies that are held at once; `None`: a quarter of the memory.
     pub bodies_bytes_max: Option<u64>,
+    /// Most connections of one client's address at a time; 0 = any. Default 0.
+    pub connections_per_address_max: u32,
     /// What a client's half-close means.
     pub half_close: HalfClose,
 }

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use super::addresses::Counted;
 use super::buffer::BufferPool;
 use super::connection;
 use super::idle::IdlePool;
@@ -284,8 +285,16 @@ async fn accept(core: Rc<Core>, mut listener: Listener) {
                     in_turn = 0;
                     listener.breathe();
                 }
+                let Ok(counted) = counted(&core, &stream) else {
+                    core.metrics.crowded_connections.inc();
+                    continue;
+                };
                 let serve = connection::serve(Rc::clone(&core), stream);
-                net::spawn(fenced(Rc::clone(&core), serve));
+                let counting = async move {
+                    let _counted = counted;
+                    serve.await;
+                };
+                net::spawn(fenced(Rc::clone(&core), counting));
             }
             Some(Err(error)) => {
                 core.metrics.accept_errors.inc();
@@ -311,6 +320,20 @@ fn last_of(
         Poll::Ready(Ok(stream)) => Some(Ok(stream)),
         Poll::Ready(Err(_)) | Poll::Pending => None,
     }
+}
+
+/// Its place among those of its address, where there is a limit to them.
+///
+/// # Errors
+/// There are as many already.
+fn counted(core: &Core, stream: &Stream) -> Result<Option<Counted>, ()> {
+    let max = core.published().connections_max;
+    if max == 0 {
+        return Ok(None);
+    }
+    // Who has gone already has no address, and nothing to be counted.
+    let Ok(addr) = stream.peer_addr() else { return Ok(None) };
+    core.shared.addresses.count(addr.ip(), max).map(Some).ok_or(())
 }
 
 /// One connection under the panic fence: a panic ends it, is counted and logged, and harms nobody

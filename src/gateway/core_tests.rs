@@ -49,6 +49,7 @@ fn shared(cores: usize) -> (Arc<Shared>, UsageWriter, tempfile::NamedTempFile) {
         side: Side::start(1, || SegmentCache::new(1 << 20)).expect("threads"),
         readers: Side::start(1, || ()).expect("threads"),
         share: Arc::default(),
+        addresses: Arc::default(),
         bodies: Arc::new(super::super::bodies::Bodies::within(None)),
         poisons: Default::default(),
         reloads: Arc::default(),

@@ -15,6 +15,7 @@
 )]
 
 mod adapters;
+mod addresses;
 mod answer;
 mod beside;
 mod bodies;

@@ -123,6 +123,7 @@ impl Gateway {
             side,
             readers,
             share: stats,
+            addresses: Arc::default(),
             bodies: bodies(),
             poisons: Default::default(),
             reloads: Arc::default(),

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::addresses::Addresses;
 use super::bodies::Bodies;
 use super::decisions::Decisions;
 use super::gate::Gates;
@@ -48,6 +49,8 @@ pub(super) struct Published {
     pub policy: Policy,
     /// Largest request body in bytes.
     pub body_bytes_max: usize,
+    /// Most connections of a client's address; 0 = any.
+    pub connections_max: u32,
     /// Most bytes of bodies that are held at once; `None`: by the machine's memory.
     pub bodies_bytes_max: Option<u64>,
     /// A client that has ended its direction may still read.
@@ -97,6 +100,7 @@ impl Published {
             retry: config.retry,
             policy: Policy::of_name(config.routing.policy.name()).unwrap_or_default(),
             body_bytes_max: config.server.body_bytes_max,
+            connections_max: config.server.connections_per_address_max,
             // One body must have room, however little is meant for all.
             bodies_bytes_max: config
                 .server
@@ -173,6 +177,8 @@ pub(super) struct Shared {
     pub readers: Side<()>,
     /// What became of sharing with other gateways.
     pub share: Arc<Stats>,
+    /// Connections of each client's address.
+    pub addresses: Arc<Addresses>,
     /// Bytes of request bodies that are held.
     pub bodies: Arc<Bodies>,
     /// Requests that have ended engines.

@@ -1,4 +1,4 @@
-//! Out of descriptors: clients that take every one of them cost no replica its place, and whoever
+//! Who takes too much: an address has its share of the connections. Out of descriptors: clients that take every one of them cost no replica its place, and whoever
 //! comes when they have gone is served.
 
 use std::io::Write;
@@ -18,6 +18,34 @@ const PROBES: Duration = Duration::from_secs(4);
 
 const ANSWER: &str =
     r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"x"}}],"usage":null}"#;
+
+#[test]
+fn an_address_has_no_more_connections_than_it_may() {
+    let engine = Engine::start(|_, wire| wire.write_all(&json(200, ANSWER)).map(|()| After::Keep));
+    // Over all cores: which of them accepts is the kernel's choice.
+    let service =
+        Service::new(&[engine.addr], "cores = [0, 1]\nconnections_per_address_max = 4", "");
+    let mut process = service.start(&[]);
+    let addr = process.listening();
+    let call = chat("x", ",\"model\":\"p\"");
+    let mut clients: Vec<_> = (0..4).map(|_| Client::connect(addr)).collect();
+    eventually("all four are served", || {
+        clients.iter_mut().all(|client| {
+            client.send(&call);
+            client.response().status() == 200
+        })
+    });
+    for _ in 0..3 {
+        let (said, _) = Client::connect(addr).rest();
+        assert!(said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    }
+    let metrics = ask(service.admin, &get("/metrics")).text();
+    assert!(metrics.contains("\nexpedite_crowded_connections_total 3\n"), "{metrics}");
+    clients.pop();
+    let open = "\nexpedite_connections{side=\"client\"} 3\n";
+    eventually("one has gone", || ask(service.admin, &get("/metrics")).text().contains(open));
+    assert_eq!(ask(addr, &call).status(), 200, "there is room again");
+}
 
 #[test]
 fn who_is_out_of_descriptors_blames_no_replica() {
