@@ -273,9 +273,48 @@ fn an_error_in_a_stream_is_one_that_the_endpoints_clients_read() {
         let events = response.events();
         let error = events.last().expect("an event");
         assert_eq!(error["error"]["code"], "upstream_error", "{path}");
-        let named = path != "/v1/chat/completions";
-        assert_eq!(find(&got, b"event: error\ndata: {").is_some(), named, "{path}");
-        assert_eq!(error["type"] == "error", named, "{path}: {error}");
+        let kind = match path {
+            "/v1/messages" => "error",
+            "/v1/responses" => "response.failed",
+            _ => {
+                assert_eq!(find(&got, b"event: "), None, "{path}");
+                continue;
+            }
+        };
+        let name = format!("event: {kind}\ndata: {{");
+        assert!(find(&got, name.as_bytes()).is_some(), "{path}");
+        assert_eq!(error["type"], kind, "{path}: {error}");
+        if kind == "response.failed" {
+            assert_eq!(error["response"]["error"]["code"], "server_error");
+            assert_eq!(error["sequence_number"], events.len() as u64 - 1);
+        }
+    }
+}
+
+/// T12: a stream of responses fails by an event of its own, whatever the engine called its error.
+#[test]
+fn an_engines_error_ends_a_stream_of_responses_as_failed() {
+    let (path, json, bytes, _) = opened_and_cut(2)
+        .into_iter()
+        .find(|(path, ..)| *path == "/v1/responses")
+        .expect("a stream of responses");
+    let failed =
+        r#"{"type":"response.failed","sequence_number":9,"response":{"error":{"code":"x"}}}"#;
+    for (error, own) in
+        [(r#"{"error":{"message":"CUDA error","code":500}}"#, true), (failed, false)]
+    {
+        let told = chunk(format!("data: {error}\n\n").as_bytes());
+        let bytes = [&bytes[..], &told, b"0\r\n\r\n"].concat();
+        let engines = failing(1, 1, (&bytes, After::Close), b"");
+        let bed = in_front_of(&engines, "");
+        let got = to_the_end(&bed, &post_with(path, AUTH, json));
+        let events = Response::parse(&got).events();
+        let last = events.last().expect("an event");
+        assert_eq!(last["type"], "response.failed", "{last}");
+        assert_eq!(last["error"]["message"] == "CUDA error", own, "{last}");
+        assert_eq!(events.iter().filter(|e| e["type"] == "response.failed").count(), 1);
+        assert_eq!(bed.records(1)[0]["outcome"], "upstream_error");
+        at_rest(&bed);
     }
 }
 

@@ -376,7 +376,7 @@ pub(super) fn failed_before_content(frames: &Frames) -> Option<Attempt> {
     }
     match frames.end.as_ref()? {
         End::Complete => None,
-        End::EngineError { code, message } => Some(answer::failed(*code, message.clone())),
+        End::EngineError { code, message, .. } => Some(answer::failed(*code, message.clone())),
         End::Aborted => {
             let reason = "the engine was shut down under the request";
             Some(Attempt::Failed(Some(ReplicaFailure::Draining), reason.to_owned()))

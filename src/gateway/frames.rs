@@ -58,8 +58,9 @@ pub(super) enum Segment {
 pub(super) enum End {
     /// Complete: the terminal event was seen, or the body of an endpoint without one has ended.
     Complete,
-    /// The engine reported an error in an event; its code and message if it gave any.
-    EngineError { code: Option<u16>, message: String },
+    /// The engine reported an error in an event; its code and message if it gave any. `told`: by
+    /// the event with which such a stream ends, so that its client knows.
+    EngineError { code: Option<u16>, message: String, told: bool },
     /// `finish_reason: "abort"`: the engine was shut down under the request.
     Aborted,
     /// The body ended without the terminal event.
@@ -328,7 +329,7 @@ impl Frames {
             self.seen.usage = facts.usage.or(self.seen.usage);
             self.seen.events += 1;
             self.end = match &facts.kind {
-                EventKind::Error(error) => Some(engine_error(error, b"")),
+                EventKind::Error(error) => Some(engine_error(error, b"", facts.ends_stream)),
                 _ => facts.ends_stream.then_some(End::Complete),
             };
         } else {
@@ -348,7 +349,7 @@ impl Frames {
                 (pass, end) = self.seen.saw(&facts, &mut self.openings, self.take_usage_out);
                 self.end = end;
                 if let EventKind::Error(error) = &facts.kind {
-                    self.end = Some(engine_error(error, data));
+                    self.end = Some(engine_error(error, data, facts.ends_stream));
                     self.error = data.to_vec();
                 }
                 self.seen.events += u64::from(pass);
@@ -468,8 +469,9 @@ impl Seen {
     }
 }
 
-fn engine_error(error: &EngineError, data: &[u8]) -> End {
-    End::EngineError { code: error.status(data), message: json::text(error.message.of(data)) }
+fn engine_error(error: &EngineError, data: &[u8], told: bool) -> End {
+    let message = json::text(error.message.of(data));
+    End::EngineError { code: error.status(data), message, told }
 }
 
 /// Appends a piece, joining it to the last one where they touch.

@@ -205,7 +205,10 @@ fn ends_are_told_apart() {
     let (ended, sent) = end(&[&content, ABORT, "data: [DONE]"]);
     assert_eq!((ended, sent), (Some(End::Aborted), format!("{content}\n\n")));
     let (ended, sent) = end(&[ROLE, ERROR, "data: [DONE]"]);
-    assert_eq!(ended, Some(End::EngineError { code: Some(503), message: "busy".to_owned() }));
+    assert_eq!(
+        ended,
+        Some(End::EngineError { code: Some(503), message: "busy".to_owned(), told: false })
+    );
     assert_eq!(sent, format!("{ROLE}\n\n"), "an error before content may be mended elsewhere");
     let (ended, sent) = end(&[&content, ERROR, "data: [DONE]"]);
     assert!(matches!(ended, Some(End::EngineError { .. })));

@@ -18,7 +18,7 @@ use super::reply::{Failure, Head};
 use super::ticket::Ticket;
 use super::upstream;
 use crate::http1::write;
-use crate::openai;
+use crate::openai::{self, Endpoint};
 use crate::runtime::clock;
 use crate::usage::Outcome;
 
@@ -205,7 +205,8 @@ pub(super) async fn fail_in_band(
         _ => failure.outcome(),
     };
     ticket.kept_waiting_by(&failure);
-    end_in_band(core, client, ticket, (&failure.event(plan.endpoint), outcome)).await
+    let event = failure.event(plan.endpoint, ticket.events_sent());
+    end_in_band(core, client, ticket, (&event, outcome)).await
 }
 
 /// The same, with an engine's refusal in its own words, which are JSON.
@@ -217,7 +218,7 @@ pub(super) async fn refuse_in_band(
     (json, outcome): (&[u8], Outcome),
 ) -> Result<Next, Failure> {
     let mut event = Vec::with_capacity(json.len() + 32);
-    openai::error::write_json_event(&mut event, plan.endpoint, json);
+    openai::error::write_json_event(&mut event, plan.endpoint, ticket.events_sent(), json);
     end_in_band(core, client, ticket, (&event, outcome)).await
 }
 
@@ -260,7 +261,13 @@ async fn ended(
             Relayed::Done(if keep { Next::KeepAlive } else { Next::Close })
         }
         // The engine's own error event was passed on as it came; what follows it (`[DONE]` and a
-        // clean end) would make the answer look complete.
+        // clean end) would make the answer look complete. A stream of responses fails by an event
+        // of its own, which the error may not have been.
+        Some(End::EngineError { told: false, .. }) if plan.endpoint == Endpoint::Responses => {
+            let told = (&*frames.error, Outcome::UpstreamError);
+            let next = refuse_in_band(core, client, plan, ticket, told).await;
+            Relayed::Done(next.unwrap_or(Next::Cut))
+        }
         Some(End::EngineError { .. }) => {
             ticket.ended(Outcome::UpstreamError);
             Relayed::Done(Next::Incomplete)

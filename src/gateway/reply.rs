@@ -284,11 +284,11 @@ impl Failure {
         }
     }
 
-    /// The failure as the last event of a stream of `endpoint`.
-    pub(super) fn event(&self, endpoint: Endpoint) -> Vec<u8> {
+    /// The failure as the last event of a stream of `endpoint`, behind `events` others.
+    pub(super) fn event(&self, endpoint: Endpoint, events: u64) -> Vec<u8> {
         let said = self.said();
         let mut out = Vec::with_capacity(256);
-        body::write_event(&mut out, endpoint, &said.error());
+        body::write_event(&mut out, endpoint, events, &said.error());
         out
     }
 

@@ -434,6 +434,11 @@ impl<'t> Ticket<'t> {
         self.last_content_ns = now;
     }
 
+    /// Events of the engine's last stream that were passed on.
+    pub(super) fn events_sent(&self) -> u64 {
+        self.seen.events
+    }
+
     /// Content was passed on.
     pub(super) fn content_sent(&self) -> bool {
         self.seen.content_events > 0

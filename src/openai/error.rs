@@ -3,6 +3,8 @@
 //! [`BodyError`] is why a request body was refused; [`write_body`] and [`write_event`] write an
 //! error for a client, whole or in band.
 
+use serde_json::{Value, json};
+
 use super::{Endpoint, Span, json};
 
 /// What kind of fault a body has; both are answered with 400.
@@ -105,22 +107,34 @@ pub fn write_body(out: &mut Vec<u8>, error: &ApiError<'_>) {
     out.extend_from_slice(b"}}");
 }
 
-/// Appends the last event of a stream that failed, as the clients of `endpoint` read it: `data:
-/// {"error":{...}}`, and for messages and responses, whose events have names and types, with both.
-pub fn write_event(out: &mut Vec<u8>, endpoint: Endpoint, error: &ApiError<'_>) {
+/// Appends the last event of a stream that failed behind `events` others, as the clients of
+/// `endpoint` read it: `data: {"error":{...}}`; of messages with the name and type `error`, of
+/// responses with those of `response.failed`.
+pub fn write_event(out: &mut Vec<u8>, endpoint: Endpoint, events: u64, error: &ApiError<'_>) {
     let mut json = Vec::with_capacity(256);
     write_body(&mut json, error);
-    if has_named_events(endpoint) {
+    if endpoint == Endpoint::Messages {
         json.splice(..1, *b"{\"type\":\"error\",");
     }
-    write_json_event(out, endpoint, &json);
+    write_json_event(out, endpoint, events, &json);
 }
 
-/// Appends an engine's error, which is JSON, as the last event of a stream.
-pub fn write_json_event(out: &mut Vec<u8>, endpoint: Endpoint, json: &[u8]) {
-    if has_named_events(endpoint) {
-        out.extend_from_slice(b"event: error\n");
-    }
+/// The same of an engine's error, which is JSON.
+pub fn write_json_event(out: &mut Vec<u8>, endpoint: Endpoint, events: u64, json: &[u8]) {
+    let failed;
+    let json = match endpoint {
+        // Anthropic's clients pass over an event without a name.
+        Endpoint::Messages => {
+            out.extend_from_slice(b"event: error\n");
+            json
+        }
+        Endpoint::Responses => {
+            out.extend_from_slice(b"event: response.failed\n");
+            failed = response_failed(events, json);
+            failed.as_bytes()
+        }
+        _ => json,
+    };
     out.extend_from_slice(b"data: ");
     // A line end in JSON is space between its tokens; in an event it would be an end.
     let space = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
@@ -128,9 +142,28 @@ pub fn write_json_event(out: &mut Vec<u8>, endpoint: Endpoint, json: &[u8]) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// Anthropic's clients pass over an event without a name.
-fn has_named_events(endpoint: Endpoint) -> bool {
-    matches!(endpoint, Endpoint::Messages | Endpoint::Responses)
+/// The event by which a stream of responses fails. The error stands in it twice: in its response,
+/// and where OpenAI's own clients look before anything else.
+fn response_failed(events: u64, json: &[u8]) -> String {
+    let mut said: Value = serde_json::from_slice(json).unwrap_or_default();
+    let error = match said.get_mut("error").map(Value::take) {
+        Some(error) if !error.is_null() => error,
+        _ => said,
+    };
+    let message = error.get("message").or(Some(&error)).and_then(Value::as_str);
+    let code = match error.get("type").and_then(Value::as_str).unwrap_or_default() {
+        "rate_limit_error" => "rate_limit_exceeded",
+        "invalid_request_error" | "BadRequestError" => "invalid_prompt",
+        _ => "server_error",
+    };
+    let told = json!({"code": code, "message": message.unwrap_or_default()});
+    json!({
+        "type": "response.failed",
+        "sequence_number": events,
+        "response": {"object": "response", "status": "failed", "error": told},
+        "error": error,
+    })
+    .to_string()
 }
 
 /// Appends `bytes` as a JSON string with its quotes, on one line. Not UTF-8 becomes U+FFFD.
@@ -157,7 +190,6 @@ pub fn write_string(out: &mut Vec<u8>, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
 
     #[test]
     fn a_body_has_the_four_fields() {
@@ -187,10 +219,10 @@ mod tests {
             (Endpoint::ChatCompletions, None),
             (Endpoint::Completions, None),
             (Endpoint::Messages, Some(&b"error"[..])),
-            (Endpoint::Responses, Some(b"error")),
+            (Endpoint::Responses, Some(b"response.failed")),
         ] {
             out.clear();
-            write_event(&mut out, endpoint, &error);
+            write_event(&mut out, endpoint, 7, &error);
             let lines = out.iter().filter(|byte| **byte == b'\n').count();
             assert_eq!((lines, crate::sse::name(&out)), (2 + usize::from(name.is_some()), name));
             let data = crate::sse::data(&out, &mut Vec::new()).map(<[u8]>::to_vec).unwrap();
@@ -198,7 +230,40 @@ mod tests {
             assert_eq!(value["error"]["message"], "a\r\ndata: b\n\n");
             assert_eq!(value["error"]["type"], "server_error");
             assert_eq!(value["error"]["param"], "x");
-            assert_eq!(value.get("type").is_some_and(|kind| kind == "error"), name.is_some());
+            let kind = value["type"].as_str().map(str::as_bytes);
+            assert_eq!(kind, name);
+        }
+    }
+
+    #[test]
+    fn a_stream_of_responses_fails_by_its_own_event() {
+        for (json, code, message) in [
+            (r#"{"error":{"message":"m","type":"server_error"}}"#, "server_error", "m"),
+            (
+                "{\"error\":\n{\"message\":\"m\",\"type\":\"BadRequestError\"}}",
+                "invalid_prompt",
+                "m",
+            ),
+            (r#"{"error":{"message":"m","type":"rate_limit_error"}}"#, "rate_limit_exceeded", "m"),
+            (r#"{"object":"error","message":"m","code":500}"#, "server_error", "m"),
+            (r#"{"error":"m"}"#, "server_error", "m"),
+            ("\"m\"", "server_error", "m"),
+            ("{\"error\":null}", "server_error", ""),
+            ("no JSON", "server_error", ""),
+        ] {
+            let mut out = Vec::new();
+            write_json_event(&mut out, Endpoint::Responses, 7, json.as_bytes());
+            let data = crate::sse::data(&out, &mut Vec::new()).map(<[u8]>::to_vec).unwrap();
+            let value: Value = serde_json::from_slice(&data).unwrap();
+            assert_eq!(
+                (&value["type"], &value["sequence_number"]),
+                (&json!("response.failed"), &json!(7))
+            );
+            let told = json!({"code": code, "message": message});
+            assert_eq!(
+                (&value["response"]["error"], &value["response"]["status"]),
+                (&told, &json!("failed"))
+            );
         }
     }
 
