@@ -122,6 +122,23 @@ fn pools(page: &mut Page, view: &View) {
     }
 }
 
+fn counters(page: &mut Page, view: &View) {
+    let counters: [Family<Shard, Counter>; 6] = [
+        ("expedite_long_prompts_total", "Prompts read beside the cores.", |s| &s.long_prompts),
+        ("expedite_reuse_races_total", "Reused connections replaced.", |s| &s.reuse_races),
+        ("expedite_refused_heads_total", "Heads that were no HTTP.", |s| &s.refused_heads),
+        ("expedite_refused_handshakes_total", "TLS that did not begin.", |s| &s.refused_handshakes),
+        ("expedite_accept_errors_total", "Connections not accepted.", |s| &s.accept_errors),
+        ("expedite_crowded_connections_total", "Closed for their address's limit.", |s| {
+            &s.crowded_connections
+        }),
+    ];
+    for (name, help, of) in counters {
+        page.family(name, "counter", help);
+        page.value(name, &[], total(view, of));
+    }
+}
+
 fn gateway(page: &mut Page, view: &View) {
     page.family("expedite_overhead_seconds", "histogram", "Time within the gateway by stage.");
     for (stage, label) in Stage::ALL {
@@ -146,20 +163,7 @@ fn gateway(page: &mut Page, view: &View) {
         let n = view.shards.iter().fold(0, |sum: u64, shard| sum.wrapping_add(of(shard)));
         page.value(retries, &[("reason", reason)], n);
     }
-    let counters: [Family<Shard, Counter>; 6] = [
-        ("expedite_long_prompts_total", "Prompts read beside the cores.", |s| &s.long_prompts),
-        ("expedite_reuse_races_total", "Reused connections replaced.", |s| &s.reuse_races),
-        ("expedite_refused_heads_total", "Heads that were no HTTP.", |s| &s.refused_heads),
-        ("expedite_refused_handshakes_total", "TLS that did not begin.", |s| &s.refused_handshakes),
-        ("expedite_accept_errors_total", "Connections not accepted.", |s| &s.accept_errors),
-        ("expedite_crowded_connections_total", "Closed for their address's limit.", |s| {
-            &s.crowded_connections
-        }),
-    ];
-    for (name, help, of) in counters {
-        page.family(name, "counter", help);
-        page.value(name, &[], total(view, of));
-    }
+    counters(page, view);
     let name = "expedite_quota_rejects_total";
     page.family(name, "counter", "Requests refused by their tenant's budget.");
     let reasons: [Kind<Shard, Counter>; 3] = [

@@ -108,11 +108,10 @@ impl Gateway {
             .map_err(no_thread)?;
         let readers = Side::start(cpus.len(), || ()).map_err(no_thread)?;
         let identity = shown(&config, &log)?;
-        let published = Published::new(Arc::clone(&config), fleet, None);
         let flags = Arc::new(Flags::default());
         let (loader, wants) = adapters::channel();
         let shared = Arc::new(Shared {
-            published: Arc::new(Snapshot::new(published)),
+            published: Arc::new(Snapshot::new(Published::new(Arc::clone(&config), fleet, None))),
             identity: identity.map(|identity| Arc::new(Snapshot::new(identity))),
             driver,
             decisions: cpus.iter().map(|_| Decisions::default()).collect(),

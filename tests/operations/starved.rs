@@ -1,5 +1,5 @@
-//! Who takes too much: an address has its share of the connections. Out of descriptors: clients that take every one of them cost no replica its place, and whoever
-//! comes when they have gone is served.
+//! Clients that take too much: an address has its share of the connections. When all descriptors
+//! are taken no replica loses its place for it, and whoever comes when they have gone is served.
 
 use std::io::Write;
 use std::process::Command;
