@@ -241,8 +241,9 @@ fn judge(
     match head.status {
         200..=299 => Ok(()),
         429 | 503 if !elsewhere() => Ok(()),
-        // No caller's key goes there: somebody has set ours wrong.
-        401 | 403 if elsewhere() => Err(Attempt::Denied(head.status)),
+        // No caller's key goes there: somebody has set ours wrong, and to the caller 401 would say
+        // that its own is.
+        401 | 403 => Err(Attempt::Denied(head.status)),
         status if is_refusal(status) => Ok(()),
         300..=399 => Err(broken("it answered with a redirect")),
         _ => {
