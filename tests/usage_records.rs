@@ -443,3 +443,26 @@ fn the_engines_usage_is_recorded_on_every_endpoint_that_gives_one() {
         assert_eq!(record["tpot_ms"], Value::Null, "{path}: {record}");
     }
 }
+
+/// A refusal's record says what was asked for, as far as that was read.
+#[test]
+fn the_record_of_a_refusal_names_the_model_that_was_asked_for() {
+    let engine = Engine::always(json(200, "{}"));
+    let bed = Bed::of(&[engine.addr]);
+    let long = "x".repeat(1_000);
+    let messages = r#""messages":[{"role":"user","content":"x"}]"#;
+    for (n, (model, shown)) in [("nobody's", "nobody's"), ("a\\nb", "a\nb"), (&*long, &long[..256])]
+        .into_iter()
+        .enumerate()
+    {
+        let json = format!("{{\"model\":\"{model}\",\"stream\":true,{messages}}}");
+        assert_eq!(ask(bed.addr, &post_with("/v1/chat/completions", AUTH, &json)).status(), 404);
+        let records = bed.records(n + 1);
+        let record = records.last().expect("a record");
+        assert_eq!((&record["model"], &record["stream"]), (&shown.into(), &true.into()));
+        assert_eq!(
+            (&record["outcome"], &record["pool"]),
+            (&"rejected_invalid".into(), &Value::Null)
+        );
+    }
+}

@@ -78,13 +78,14 @@ async fn stages(
     let call = called(core, client, head, endpoint, &body).await?;
     let bytes = body.bytes(client);
     ticket.body_bytes = bytes.len() as u64;
+    ticket.asked(&call, bytes);
     let (mut edits, served) = understand(endpoint, &call, bytes, published, tenant)?;
     let salt = salted(endpoint, &call, bytes, published, tenant)?;
     if let Some(salt) = &salt {
         edits.set_policy_field(&call, "cache_salt", &format!("\"{salt}\""));
     }
     let pool = published.fleet.pools.get(served.pool).ok_or(Failure::NoHealthyReplica)?;
-    ticket.called(&call, bytes, &served, pool);
+    ticket.called(&call, &served, pool);
     ticket.stage_ended(Stage::Auth);
     let asked = Asked { endpoint, call: &call, served: &served, pool, salt: salt.as_deref() };
     if matches!(endpoint, Endpoint::Tokenize | Endpoint::Detokenize)

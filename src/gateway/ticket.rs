@@ -28,6 +28,8 @@ use crate::runtime::clock;
 use crate::tenants::KeyId;
 use crate::usage::{Opening, Outcome, Slot, SmallId};
 
+/// A model's name stands in the books with so many characters; an unknown one may have any.
+const MODEL_CHARS_MAX: usize = 256;
 /// The caller's own limit on the wait for the first content.
 const CALLERS_LIMIT: &str = "x-request-deadline-ms";
 /// What its tier leaves it, to its end.
@@ -91,6 +93,9 @@ pub(super) struct Ticket<'t> {
     last_content_ns: u64,
     seen: Seen,
     usage: Option<Usage>,
+    /// The model that was asked for, by its name there, and whether as a stream.
+    model: Option<Arc<str>>,
+    stream: bool,
     call: Option<Called>,
     prompt: Option<Prompt>,
     caller: Option<(Endpoint, KeyId, Arc<str>)>,
@@ -107,10 +112,8 @@ pub(super) struct Ticket<'t> {
 
 /// What was asked for.
 struct Called {
-    model: Option<Arc<str>>,
     pool: Arc<Pool>,
     adapter: Option<Arc<str>>,
-    stream: bool,
     /// For the pool's standing: the text's size, and the kind of request.
     text_bytes: u64,
     tools: bool,
@@ -164,6 +167,8 @@ impl<'t> Ticket<'t> {
             last_content_ns: now,
             seen: Seen::default(),
             usage: None,
+            model: None,
+            stream: false,
             call: None,
             prompt: None,
             caller: None,
@@ -227,13 +232,21 @@ impl<'t> Ticket<'t> {
         Opening { started_unix_ms, request_id, tenant, key_id, endpoint }
     }
 
-    /// The call is understood.
-    pub(super) fn called(&mut self, call: &Call, body: &[u8], served: &Served, pool: &Arc<Pool>) {
+    /// The body was read.
+    pub(super) fn asked(&mut self, call: &Call, body: &[u8]) {
+        let shown = |name: &str| match name.char_indices().nth(MODEL_CHARS_MAX) {
+            Some((end, _)) => name.get(..end).unwrap_or_default().into(),
+            None => name.into(),
+        };
+        self.model = call.model_name(body).map(shown);
+        self.stream = call.stream;
+    }
+
+    /// Who serves it is known.
+    pub(super) fn called(&mut self, call: &Call, served: &Served, pool: &Arc<Pool>) {
         self.call = Some(Called {
-            model: call.model_name(body).map(Into::into),
             pool: Arc::clone(pool),
             adapter: served.adapter.clone(),
-            stream: call.stream,
             text_bytes: call.text_bytes as u64,
             tools: call.tools > 0,
         });
@@ -523,7 +536,7 @@ impl<'t> Ticket<'t> {
         let phase = match &self.call {
             _ if self.is_prefilling() => Phase::Prefill,
             _ if self.connecting => Phase::Connect,
-            Some(call) if !call.stream => Phase::Answer,
+            Some(_) if !self.stream => Phase::Answer,
             _ if self.content_sent() => Phase::Stream,
             _ => Phase::FirstToken,
         };
