@@ -44,11 +44,15 @@ enum Right {
 }
 
 /// Whether the client asked for a stream, and why it is so.
-const FAILED: [(&str, bool, Right, &str); 17] = [
+const FAILED: [(&str, bool, Right, &str); 21] = [
     ("b_err_503_queue_full_reqs", false, BUSY, "its queue is full: another may have room"),
     ("b_err_queue_full_nonstream_503", false, BUSY, "as above"),
     ("b_err_queue_full_stream_503", true, BUSY, "as above, before the stream"),
     ("b_err_queue_full_stream_200", true, FULL, "as above, told in the stream: nothing was said"),
+    ("chat_render", false, GONE, "403 is not about the caller, whose key the engine never sees"),
+    ("completion_render", false, GONE, "as above"),
+    ("inference_generate", false, GONE, "as above"),
+    ("inference_generate_stream", true, GONE, "as above, before the stream"),
     ("engine_killed_compl", false, GONE, "the engine is dead, its front end not yet"),
     ("engine_killed_inflight_nonstream", false, GONE, "the engine died under the request"),
     ("engine_killed_inflight_stream", true, Right::Cut("upstream_error"), "as above, in the text"),
@@ -169,7 +173,7 @@ fn a_healthy_engines_answers_arrive_as_they_were() {
         usages.push(counts.then(|| usage(&sent, stream)).flatten());
     }
     println!("{} captures, {} endpoints and forms", usages.len(), kinds.len());
-    assert!(usages.len() >= 100 && kinds.len() >= 9, "{} captures of {kinds:?}", usages.len());
+    assert!(usages.len() >= 98 && kinds.len() >= 9, "{} captures of {kinds:?}", usages.len());
     let records = bed.records(usages.len());
     for (usage, record) in usages.iter().zip(&records) {
         let Some(usage) = usage else { continue };

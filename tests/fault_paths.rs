@@ -3,10 +3,10 @@
 mod common;
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use common::engine::{
-    After, DONE, Engine, LAST_CHUNK, STREAM_HEAD, chunk, event, json, usage_event,
+    After, DONE, Engine, LAST_CHUNK, Received, STREAM_HEAD, chunk, event, json, under, usage_event,
 };
 use common::gateway::{AUTH, Bed, Settings};
 use common::{Client, Response, ask, eventually};
@@ -119,6 +119,36 @@ fn before_the_first_content_another_replica_answers() {
     ];
     for (name, bytes, after) in cases {
         all_are_served(name, &bad(bytes, after), &good(), true);
+    }
+}
+
+/// Case 218: an answer to somebody else must reach nobody. A replica is known to repeat the ids of
+/// its requests, as vLLM does with `--enable-request-id-headers`, by its answers to probes.
+#[test]
+fn an_answer_under_another_id_is_passed_to_nobody() {
+    let repeats = |answer: Vec<u8>, foreign: bool| {
+        let of = move |request: &Received, wire: &mut TcpStream| {
+            let id = if foreign { "another" } else { request.fields("x-request-id")[0] };
+            wire.write_all(&under(id, &answer)).map(|()| After::Keep)
+        };
+        Engine::start_with(of, |path| json(if path == "/v1/models" { 200 } else { 404 }, ""))
+    };
+    for (stream, whole) in [(true, good_stream()), (false, good_answer())] {
+        let foreign = repeats(whole.clone(), true);
+        all_are_served("another id", &foreign, &good(), stream);
+        let bed = Bed::of(&[foreign.addr]);
+        let answer = ask(bed.addr, &chat(stream));
+        let code = &answer.json()["error"]["code"];
+        assert_eq!((answer.status(), code), (502, &"upstream_error".into()));
+        assert_eq!(bed.metric("expedite_foreign_answers_total", ""), 1.0);
+
+        let bed = Bed::of(&[repeats(whole.clone(), false).addr]);
+        assert_eq!(ask(bed.addr, &chat(stream)).status(), 200);
+        // Who has ids of its own says nothing by them.
+        let bed = Bed::of(&[bad(under("another", &whole), After::Keep).addr]);
+        let answer = ask(bed.addr, &chat(stream));
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        assert_ne!(answer.field("x-request-id"), Some("another"));
     }
 }
 

@@ -123,9 +123,12 @@ fn pools(page: &mut Page, view: &View) {
 }
 
 fn counters(page: &mut Page, view: &View) {
-    let counters: [Family<Shard, Counter>; 6] = [
+    let counters: [Family<Shard, Counter>; 7] = [
         ("expedite_long_prompts_total", "Prompts read beside the cores.", |s| &s.long_prompts),
         ("expedite_reuse_races_total", "Reused connections replaced.", |s| &s.reuse_races),
+        ("expedite_foreign_answers_total", "Answers under another id than the request's.", |s| {
+            &s.foreign_answers
+        }),
         ("expedite_refused_heads_total", "Heads that were no HTTP.", |s| &s.refused_heads),
         ("expedite_refused_handshakes_total", "TLS that did not begin.", |s| &s.refused_handshakes),
         ("expedite_accept_errors_total", "Connections not accepted.", |s| &s.accept_errors),

@@ -207,6 +207,8 @@ pub struct Shard {
     pub refused_handshakes: Counter,
     /// Failed accepts.
     pub accept_errors: Counter,
+    /// Answers under another request's id.
+    pub foreign_answers: Counter,
     /// Connections closed since their address had as many as it may.
     pub crowded_connections: Counter,
     /// Panics under the connection fence.

@@ -131,6 +131,12 @@ pub(super) async fn begin(
     let mut head = read_head(core, client, limit, (stream, inbox)).await?;
     let filled = inbox.filled();
     plainly_coded(&head, filled)?;
+    let id = head.request_id.map(|s| s.of(filled));
+    if !replica.may_answer(ticket.request_id(), id) {
+        core.metrics.foreign_answers.inc();
+        core.shared.log.warn(&format!("replica {}: {FOREIGN}", replica.id));
+        return Err(broken(FOREIGN));
+    }
     let kind = head.content_type.map(|s| s.of(filled)).unwrap_or_default();
     let (events, json) = (is_event_stream(kind), answer::is_json(plan.endpoint, kind));
     // An answer that came before the whole request: the rest would be read as the next one.
@@ -162,6 +168,9 @@ pub(super) async fn begin(
     }
     Ok((head, Begun::Answer(answer)))
 }
+
+/// Whose answer it is nobody knows; it may be another tenant's.
+const FOREIGN: &str = "its answer has another x-request-id than the request";
 
 /// What is compressed cannot be read, and nobody asked for it.
 pub(super) fn plainly_coded(head: &ResponseHead, bytes: &[u8]) -> Result<(), Attempt> {

@@ -20,6 +20,9 @@ use crate::runtime::descriptors::Lack;
 /// Largest answer that is read: a `/v1/models` of thousands of adapters.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
+/// The id under which the control thread asks.
+const PROBE_ID: &str = "expedite-probe";
+
 /// Status and body of an answer.
 pub(super) type Answer = (u16, Bytes);
 
@@ -32,6 +35,8 @@ pub(super) struct Client {
     fault: Option<String>,
     /// What we were out of when a connection was last wanted.
     lack: Option<Lack>,
+    /// Its last answer had the id of the question.
+    repeats_ids: bool,
     kept: Option<(SocketAddr, SendRequest<Full<Bytes>>)>,
 }
 
@@ -44,6 +49,7 @@ impl Client {
             peer: replica.peer(),
             fault: None,
             lack: None,
+            repeats_ids: false,
             kept: None,
         }
     }
@@ -56,6 +62,11 @@ impl Client {
     /// What we were out of when a connection was last wanted, if that is why there was none.
     pub(super) fn lack(&self) -> Option<Lack> {
         self.lack
+    }
+
+    /// Did its last answer have the id (`x-request-id`) of the question?
+    pub(super) fn repeats_ids(&self) -> bool {
+        self.repeats_ids
     }
 
     /// Gets `path` from the replica at `addr`.
@@ -95,13 +106,14 @@ impl Client {
             // vLLM closes an idle connection after 5 s: what was kept may be gone by now.
             if let Some(mut kept) = self.take(addr) {
                 let request = self.request(method, path, body.clone())?;
-                if let Some(answer) = exchange(&mut kept, request).await {
+                if let Some(answer) = exchange(&mut kept, request, &mut self.repeats_ids).await {
                     self.kept = Some((addr, kept));
                     return Some(answer);
                 }
             }
             let mut fresh = self.connect(addr).await?;
-            let answer = exchange(&mut fresh, self.request(method, path, body)?).await?;
+            let request = self.request(method, path, body)?;
+            let answer = exchange(&mut fresh, request, &mut self.repeats_ids).await?;
             self.kept = Some((addr, fresh));
             Some(answer)
         };
@@ -146,7 +158,7 @@ impl Client {
         body: String,
     ) -> Option<hyper::Request<Full<Bytes>>> {
         let mut request = hyper::Request::builder().method(method).uri(path);
-        request = request.header("host", &self.authority);
+        request = request.header("host", &self.authority).header("x-request-id", PROBE_ID);
         if !body.is_empty() {
             request = request.header("content-type", "application/json");
         }
@@ -169,9 +181,11 @@ async fn shake_hands(
 async fn exchange(
     send: &mut SendRequest<Full<Bytes>>,
     request: hyper::Request<Full<Bytes>>,
+    repeats_ids: &mut bool,
 ) -> Option<Answer> {
     send.ready().await.ok()?;
     let response = send.send_request(request).await.ok()?;
+    *repeats_ids = response.headers().get("x-request-id").is_some_and(|id| id == PROBE_ID);
     let status = response.status().as_u16();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
     Some((status, body.collect().await.ok()?.to_bytes()))

@@ -199,7 +199,11 @@ impl Watcher {
     }
 
     async fn models(&self, client: &mut Client, addr: SocketAddr) {
-        if let Some((200, body)) = client.get(addr, "/v1/models", PROBE_TIMEOUT).await
+        let answer = client.get(addr, "/v1/models", PROBE_TIMEOUT).await;
+        if answer.is_some() {
+            self.replica.set_repeats_ids(client.repeats_ids());
+        }
+        if let Some((200, body)) = answer
             && let Ok(list) = models::parse(&body)
             && self.replica.models.load_full().is_none_or(|known| !same(&known, &list))
         {

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 
@@ -49,6 +49,8 @@ pub struct Replica {
     pub silence: Arc<Silence>,
     /// Adapters that it is loading, or would not load.
     pub loads: Loads,
+    /// Its answers have the ids of their requests.
+    repeats_ids: AtomicBool,
     source: AtomicU8,
     /// Bits of a float.
     weight: AtomicU64,
@@ -75,6 +77,7 @@ impl Replica {
             signals: Signals::default(),
             silence: Arc::new(Silence::new(cores)),
             loads: Loads::default(),
+            repeats_ids: AtomicBool::new(false),
             source: AtomicU8::new(Source::Config as u8),
             weight: AtomicU64::new(from.weight.to_bits()),
         }
@@ -118,6 +121,18 @@ impl Replica {
         }
         let peer = self.peer.load_full().ok_or("no root certificates to believe it by");
         peer.map(Some)
+    }
+
+    /// May an answer with this `x-request-id` be one to the request that was sent under `asked`?
+    /// Not if the replica is known to repeat ids, as vLLM does with `--enable-request-id-headers`.
+    #[must_use]
+    pub fn may_answer(&self, asked: &[u8], answered: Option<&[u8]>) -> bool {
+        answered.is_none_or(|id| id == asked) || !self.repeats_ids.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether its answers have the ids of their requests.
+    pub(super) fn set_repeats_ids(&self, does: bool) {
+        self.repeats_ids.store(does, Ordering::Relaxed);
     }
 
     /// Is it the one that `listed` means? Another address is another replica, so that

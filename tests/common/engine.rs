@@ -110,7 +110,7 @@ impl Engine {
     }
 
     /// As [`Engine::start`], with these whole answers to `GET /metrics`, `/version` and
-    /// `/kv_event_sources`, by path.
+    /// `/kv_event_sources`, by path; a 200 for `/v1/models` has that list repeat the request's id.
     pub(crate) fn start_with(
         answer: impl Fn(&Received, &mut TcpStream) -> Result<After, Error> + Send + Sync + 'static,
         told: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
@@ -157,7 +157,13 @@ fn serve(
         let probe = received.head.starts_with("GET ");
         let after = match received.path() {
             "/health" if probe => wire.write_all(&json(200, "")).map(|()| After::Keep),
-            "/v1/models" if probe => wire.write_all(&models(addr)).map(|()| After::Keep),
+            path @ "/v1/models" if probe => {
+                let repeats = told(path).starts_with(b"HTTP/1.1 200");
+                let id = received.fields("x-request-id").first().copied().filter(|_| repeats);
+                let list = models(addr);
+                wire.write_all(&id.map_or(list.clone(), |id| under(id, &list)))?;
+                Ok(After::Keep)
+            }
             path @ ("/metrics" | "/version" | "/kv_event_sources") if probe => {
                 wire.write_all(&told(path)).map(|()| After::Keep)
             }
@@ -204,6 +210,12 @@ fn read_request(wire: &mut TcpStream, inbox: &mut Vec<u8>) -> Result<Option<Rece
             n => inbox.extend_from_slice(&piece[..n]),
         }
     }
+}
+
+/// An answer that begins with `bytes`, under the id of this request.
+pub(crate) fn under(id: &str, bytes: &[u8]) -> Vec<u8> {
+    let line = find(bytes, b"\r\n").expect("a line") + 2;
+    [&bytes[..line], format!("x-request-id: {id}\r\n").as_bytes(), &bytes[line..]].concat()
 }
 
 fn models(addr: SocketAddr) -> Vec<u8> {
