@@ -142,10 +142,12 @@ fn an_answer_under_another_id_is_passed_to_nobody() {
         assert_eq!((answer.status(), code), (502, &"upstream_error".into()));
         assert_eq!(bed.metric("expedite_foreign_answers_total", ""), 1.0);
 
-        let bed = Bed::of(&[repeats(whole.clone(), false).addr]);
+        let faithful = repeats(whole.clone(), false);
+        let bed = Bed::of(&[faithful.addr]);
         assert_eq!(ask(bed.addr, &chat(stream)).status(), 200);
         // Who has ids of its own says nothing by them.
-        let bed = Bed::of(&[bad(under("another", &whole), After::Keep).addr]);
+        let unheard = bad(under("another", &whole), After::Keep);
+        let bed = Bed::of(&[unheard.addr]);
         let answer = ask(bed.addr, &chat(stream));
         assert_eq!(answer.status(), 200, "{}", answer.text());
         assert_ne!(answer.field("x-request-id"), Some("another"));
