@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::net::TcpListener;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -353,18 +354,22 @@ fn fenced(core: Rc<Core>, serve: impl Future<Output = ()>) -> impl Future<Output
 /// Does `work` to its end. True: it panicked, and is gone.
 async fn panics(work: impl Future<Output = ()>) -> bool {
     let mut work = Box::pin(work);
-    let panicked =
-        poll_fn(|cx| match std::panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(())) => Poll::Ready(false),
-            Err(_) => Poll::Ready(true),
-        })
-        .await;
+    let panicked = caught(work.as_mut()).await.is_none();
     if panicked {
         // Dropping what panicked may panic again; its sockets close all the same.
         let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(work)));
     }
     panicked
+}
+
+/// What comes of `work`; `None`: it panicked.
+pub(super) async fn caught<T>(mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    poll_fn(|cx| match std::panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(done)) => Poll::Ready(Some(done)),
+        Err(_) => Poll::Ready(None),
+    })
+    .await
 }
 
 #[cfg(test)]

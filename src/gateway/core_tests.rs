@@ -150,6 +150,40 @@ fn a_core_that_panics_is_started_again() {
     assert!(writer.stop(Duration::from_secs(20)));
 }
 
+/// Fault 34.
+#[test]
+fn a_request_that_panics_is_answered_with_500_and_harms_nobody() {
+    let (shared, writer, _file) = shared(1);
+    let listen = [([127, 0, 0, 1], 0).into()];
+    let (doors, _) = Doors::open(&listen, 1, Vec::new(), Giver::Gateway).expect("sockets");
+    let (addr, doors) = (doors.addrs()[0], Arc::new(doors));
+    let cores = Cores::start(Arc::clone(&shared), vec![0], doors, run).expect("cores");
+    let supervisor = std::thread::spawn(move || cores.watch());
+    let ask = |stream: &mut TcpStream, path: &str| {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").expect("write");
+        let mut answer = [0; 4096];
+        let n = stream.read(&mut answer).expect("an answer");
+        String::from_utf8_lossy(&answer[..n]).into_owned()
+    };
+    let mut other = TcpStream::connect(addr).expect("connect");
+    assert!(ask(&mut other, "/health").starts_with("HTTP/1.1 200"));
+    let mut one = TcpStream::connect(addr).expect("connect");
+    let answer = ask(&mut one, "/panic");
+    assert!(answer.starts_with("HTTP/1.1 500"), "{answer}");
+    assert!(answer.contains("\"code\":\"internal_error\""), "{answer}");
+    assert!(answer.contains("connection: close\r\n"), "{answer}");
+    assert_eq!(one.read(&mut [0; 16]).expect("its end"), 0);
+    assert!(ask(&mut other, "/health").starts_with("HTTP/1.1 200"));
+    drop(other);
+    shared.flags.draining.store(true, Relaxed);
+    shared.flags.listeners_closed.store(true, Relaxed);
+    supervisor.join().expect("supervisor");
+    let metrics = &shared.shards[0];
+    assert_eq!((metrics.panics.get(), metrics.in_flight.get()), (1, 0));
+    assert!(writer.stop(Duration::from_secs(20)));
+}
+
 static LET_GO: AtomicBool = AtomicBool::new(false);
 
 /// A core that something holds for a while, as no task may.

@@ -93,6 +93,8 @@ pub(super) enum Failure {
     /// The limit of this name passed before the first content event.
     Deadline(&'static str),
     UsageUnavailable,
+    /// The gateway itself failed at it: a mistake of ours.
+    Internal,
     /// The gateway ends, and the time for open requests is over.
     Stopping,
     /// The client has gone: nothing is sent.
@@ -276,6 +278,11 @@ impl Failure {
                 let message = "The usage log cannot be written; no request is served meanwhile.";
                 said(503, "usage_unavailable", message)
             }
+            Failure::Internal => said(
+                500,
+                "internal_error",
+                "The gateway failed at this request; its log says where.",
+            ),
             Failure::Stopping => {
                 said(503, "no_healthy_replica", "The gateway was stopped; try again.")
             }
@@ -334,6 +341,7 @@ impl Failure {
             | Failure::BodyIncomplete
             | Failure::BodyLeft
             | Failure::NoMemory
+            | Failure::Internal
             | Failure::ClientGone => true,
             _ => false,
         }
@@ -352,7 +360,7 @@ impl Failure {
     pub(super) fn outcome(&self) -> Outcome {
         match self {
             Failure::NoHealthyReplica | Failure::Stopping => Outcome::NoReplica,
-            Failure::Upstream(_) | Failure::Poison => Outcome::UpstreamError,
+            Failure::Upstream(_) | Failure::Poison | Failure::Internal => Outcome::UpstreamError,
             Failure::Deadline(_) => Outcome::Deadline,
             Failure::ClientGone | Failure::BodyLeft => Outcome::ClientCancelled,
             Failure::Quota { refused, .. } => match refused {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::beside;
 use super::body::{self, Body};
 use super::connection::{Client, Next};
-use super::core::Core;
+use super::core::{Core, caught};
 use super::local;
 use super::plan::Plan;
 use super::prefill;
@@ -34,9 +34,22 @@ pub(super) async fn serve_request(
     let published = core.published();
     let mut ticket = Ticket::open(core, client.inbox.filled(), head);
     let sent_before = client.sent_bytes;
-    let next = match stages(core, client, head, &published, &mut ticket).await {
-        Ok(next) => next,
-        Err(failure) => fail(core, client, &mut ticket, failure).await,
+    let done = {
+        let work = stages(core, client, head, &published, &mut ticket);
+        caught(std::pin::pin!(work)).await
+    };
+    let next = match done {
+        Some(Ok(next)) => next,
+        Some(Err(failure)) => fail(core, client, &mut ticket, failure).await,
+        None => {
+            core.metrics.panics.inc();
+            if client.sent_bytes == sent_before {
+                fail(core, client, &mut ticket, Failure::Internal).await
+            } else {
+                // Behind bytes of an answer nothing more can be said.
+                Next::Reset
+            }
+        }
     };
     client.comments = None;
     ticket.sent_bytes = client.sent_bytes.saturating_sub(sent_before);
@@ -56,6 +69,8 @@ async fn stages(
     published: &Published,
     ticket: &mut Ticket<'_>,
 ) -> Result<Next, Failure> {
+    #[cfg(test)]
+    assert_ne!(head.target.of(client.inbox.filled()), b"/panic", "as a test wants it");
     let endpoint = route(client, head)?;
     ticket.routed_to(endpoint);
     let tenant = authenticate(client, head, endpoint, published)?;
