@@ -106,6 +106,10 @@ const PLAIN_BODIES: &str = "A request body must not be compressed.";
 /// Who is limited by a store that cannot be asked is told this.
 const NO_STORE: &str = "Budgets cannot be checked now; try again.";
 
+const NO_RECORDS: &str = "The usage log cannot be written; no request is served meanwhile.";
+const OURS: &str = "The gateway failed at this request; its log says where.";
+const STOPPED: &str = "The gateway was stopped; try again.";
+
 /// A failure in the words of the API.
 struct Said<'f> {
     status: u16,
@@ -274,18 +278,9 @@ impl Failure {
             Failure::Poison => said(500, "upstream_error", POISON),
             Failure::Upstream(message) => said(502, "upstream_error", message.as_str()),
             Failure::Deadline(limit) => said(504, "deadline_exceeded", late(limit)),
-            Failure::UsageUnavailable => {
-                let message = "The usage log cannot be written; no request is served meanwhile.";
-                said(503, "usage_unavailable", message)
-            }
-            Failure::Internal => said(
-                500,
-                "internal_error",
-                "The gateway failed at this request; its log says where.",
-            ),
-            Failure::Stopping => {
-                said(503, "no_healthy_replica", "The gateway was stopped; try again.")
-            }
+            Failure::UsageUnavailable => said(503, "usage_unavailable", NO_RECORDS),
+            Failure::Internal => said(500, "internal_error", OURS),
+            Failure::Stopping => said(503, "no_healthy_replica", STOPPED),
             // Sent to nobody; the status is what access logs call this (nginx).
             Failure::ClientGone => said(499, "client_gone", ""),
         }
