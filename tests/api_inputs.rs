@@ -99,6 +99,25 @@ fn texts() -> Vec<Row> {
     rows
 }
 
+/// Case 187: what the engine would fetch from its own network. More forms are beside the code.
+fn urls() -> Vec<Row> {
+    ["http://169.254.169.254/", "file:///etc/passwd", "http://[::1]:8000/reset_prefix_cache"]
+        .iter()
+        .flat_map(|url| {
+            let chat = json!({"model": "m", "messages": [
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
+            ]});
+            let response = json!({"model": "m", "input": [
+                {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
+            ]});
+            [
+                bad(CHAT, "messages", chat.to_string()),
+                bad("/v1/responses", "input", response.to_string()),
+            ]
+        })
+        .collect()
+}
+
 fn counts() -> Vec<Row> {
     let mut rows = Vec::new();
     let numbers = [
@@ -326,7 +345,8 @@ fn check(row: &Row, got: &Response) {
 #[test]
 fn what_the_api_does_not_allow_is_refused_here() {
     let (bed, engines) = bed();
-    let rows = [texts(), counts(), flags(), doubles(), lists(), prompts(), models()].concat();
+    let rows =
+        [texts(), counts(), flags(), doubles(), lists(), prompts(), models(), urls()].concat();
     for row in &rows {
         check(row, &refusal(&bed, &request(row.path, "application/json", &row.body)));
     }

@@ -128,6 +128,7 @@ impl Pool {
             role: Role::Both,
             pair: None,
             prefill_tokens_min: None,
+            media_hosts: None,
             slo: Slo::default(),
             engine: EngineKind::A100_8b,
             price: None,

@@ -16,6 +16,24 @@ const NAME_BYTES_MAX: usize = 128;
 /// An upper bound of sanity; today's longest windows hold ten million tokens.
 const CONTEXT_TOKENS_MAX: u64 = 100_000_000;
 
+/// Names, addresses, or `*.` and what names end with.
+fn media_hosts(table: &mut Table<'_, '_>) -> Option<Vec<String>> {
+    const KEY: &str = "media_hosts";
+    if table.line_of(KEY) == 0 {
+        table.note_text(KEY, None, "any public host");
+        return None;
+    }
+    let hosts = table.texts_or(KEY, &[]);
+    for Text { text, origin } in &hosts {
+        let name = text.strip_prefix("*.").unwrap_or(text);
+        if name.is_empty() || name.contains(['/', '@', '*', '%', ' ']) {
+            let what = format!("{KEY} in [[pool]] has `{text}`, which is no host");
+            table.error(origin.line(), what);
+        }
+    }
+    Some(hosts.into_iter().map(|text| text.text).collect())
+}
+
 pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
     let name = required_name(&mut table, "name");
     let model = table.opt_text("model", LEARNED);
@@ -64,6 +82,7 @@ pub(super) fn pool(mut table: Table<'_, '_>) -> Pool {
             "tokens",
             "512 in a decode pool",
         ),
+        media_hosts: media_hosts(&mut table),
         slo: slo(&mut table),
         engine: table.choice(
             "engine",

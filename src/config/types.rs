@@ -155,6 +155,8 @@ pub struct Pool {
     /// Of a decode pool: prompt tokens that must be left to compute for the pair to do it; `None`:
     /// [`PREFILL_TOKENS_MIN`].
     pub prefill_tokens_min: Option<u64>,
+    /// Hosts from which the engines may fetch what messages name; `None`: any public one.
+    pub media_hosts: Option<Vec<String>>,
     /// Service level objective.
     pub slo: Slo,
     /// The kind of engine whose step times predictions start from.

@@ -21,7 +21,7 @@ use super::tokenize;
 use super::upstream;
 use crate::admin::Stage;
 use crate::http1::{BodyLength, Method, RequestHead, Span, Version};
-use crate::openai::{self, Call, Edits, Endpoint, RouteError, multipart};
+use crate::openai::{self, Call, Edits, Endpoint, RouteError, media, multipart};
 use crate::replicas::{Served, Unresolved};
 use crate::tenants::{KeyId, TenantRef};
 
@@ -99,6 +99,9 @@ async fn stages(
     if let Some(salt) = &salt {
         edits.set_policy_field(&call, "cache_salt", &format!("\"{salt}\""));
     }
+    let settings = published.config.pools.get(served.pool);
+    let hosts = settings.and_then(|pool| pool.media_hosts.as_deref());
+    media::check(&call, bytes, hosts).map_err(Failure::Body)?;
     let pool = published.fleet.pools.get(served.pool).ok_or(Failure::NoHealthyReplica)?;
     ticket.called(&call, &served, pool);
     ticket.stage_ended(Stage::Auth);

@@ -8,7 +8,7 @@
 
 use super::json::{self, Key, Kind, Scanner, Value};
 use super::prompt::{Prompt, read_prompt};
-use super::{BodyError, Endpoint, Span};
+use super::{BodyError, Endpoint, Span, media};
 
 /// Messages in one request.
 pub const MESSAGES_MAX: usize = 4096;
@@ -71,6 +71,8 @@ pub struct Call {
     pub embeds: bool,
     /// Bytes of the string values in messages, prompt and the like: four make about one token.
     pub text_bytes: usize,
+    /// URLs in messages or input that the engine would fetch: JSON strings.
+    pub media: Vec<Span>,
     /// `chat_template`, when it is not null: see [`Call::refuse_chat_template`].
     pub chat_template: Option<Span>,
     /// Fields that steer the engine or other tenants' work, in the body's order: for policy.
@@ -170,6 +172,7 @@ pub fn read_call(endpoint: Endpoint, body: &[u8]) -> Result<Call, BodyError> {
     scanner.finish()?;
     reader.call.opened = span.start() + 1;
     reader.check()?;
+    media::note(&mut reader.call, endpoint, body)?;
     Ok(reader.call)
 }
 

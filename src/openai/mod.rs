@@ -3,6 +3,7 @@
 //! - [`endpoint`]: method and path to an [`Endpoint`]; everything else is refused.
 //! - [`json`]: the strict scanner under all of it.
 //! - [`call`]: a request body to a [`Call`], or to the reason why not.
+//! - [`media`]: the URLs in it that the engine would fetch.
 //! - [`edit`]: the few bytes of a body that we change, without writing it anew.
 //! - [`multipart`]: the same for audio uploads.
 //! - [`answer`]: usage, errors and ends in what the engine sends.
@@ -26,6 +27,7 @@ pub mod endpoint;
 pub mod error;
 pub mod event;
 pub mod json;
+pub mod media;
 pub mod models;
 pub mod multipart;
 mod prompt;
