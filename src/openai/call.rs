@@ -8,7 +8,7 @@
 
 use super::json::{self, Key, Kind, Scanner, Value};
 use super::prompt::{Prompt, read_prompt};
-use super::{BodyError, Endpoint, Span, media};
+use super::{BodyError, Endpoint, Span, constraint, media};
 
 /// Messages in one request.
 pub const MESSAGES_MAX: usize = 4096;
@@ -337,6 +337,9 @@ impl Reader<'_> {
             let index = key.index;
             self.call.policy_fields.push(PolicyField { name, member, value, index });
             return Ok(());
+        } else if let Some(field) = constraint::named(self.endpoint, key.name) {
+            let span = scanner.value()?.span;
+            return constraint::check(field, span.of(self.body), span);
         }
         scanner.value()?;
         Ok(())

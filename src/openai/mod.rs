@@ -3,6 +3,7 @@
 //! - [`endpoint`]: method and path to an [`Endpoint`]; everything else is refused.
 //! - [`json`]: the strict scanner under all of it.
 //! - [`call`]: a request body to a [`Call`], or to the reason why not.
+//! - [`constraint`]: the limits of what it asks its answer to look like.
 //! - [`media`]: the URLs in it that the engine would fetch.
 //! - [`edit`]: the few bytes of a body that we change, without writing it anew.
 //! - [`multipart`]: the same for audio uploads.
@@ -22,6 +23,7 @@ pub mod answer;
 pub mod call;
 #[cfg(test)]
 pub(crate) mod captures;
+pub mod constraint;
 pub mod edit;
 pub mod endpoint;
 pub mod error;
