@@ -11,7 +11,7 @@ use common::faults::{
     at_rest, chat_for_acme, cut_stream, error_event, failing, finish_event, hello, in_front_of,
     role_event, states, stream_for_acme, whole_stream,
 };
-use common::gateway::{AUTH, Bed};
+use common::gateway::{AUTH, Bed, Settings};
 use common::{Client, Ended, Response, ask, find, post_with};
 
 /// Ways in which an engine's stream ends too early, after a role event and `hel`.
@@ -145,6 +145,37 @@ fn an_answer_too_long_to_be_held_is_cut_short_of_its_length() {
     let response = Response::parse(&got);
     assert_eq!((response.field("content-length"), response.complete), (Some("3000000"), false));
     assert_eq!(bed.records(1)[0]["outcome"], "truncated");
+    at_rest(&bed);
+}
+
+/// Case 219: an answer without end is cut, and one that promises to be too long does not begin.
+#[test]
+fn an_answer_without_end_is_cut_at_its_limit() {
+    let server = "answer_bytes_max = 2097152".to_owned();
+    let piece = chunk(&[b' '; 64 << 10]);
+    let endless = Engine::start(move |_, wire| {
+        wire.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")?;
+        wire.write_all(b"transfer-encoding: chunked\r\n\r\n")?;
+        wire.write_all(&chunk(b"{"))?;
+        loop {
+            wire.write_all(&piece)?;
+        }
+    });
+    let settings = || Settings { server: server.clone(), ..Settings::default() };
+    let bed = Bed::start(&[endless.addr], settings());
+    let response = Response::parse(&to_the_end(&bed, &chat_for_acme("")));
+    assert!(!response.complete && response.body().len() < 4 << 20, "{}", response.body().len());
+    assert_eq!(bed.records(1)[0]["outcome"], "truncated");
+    at_rest(&bed);
+
+    let long =
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2097153\r\n\r\n{";
+    let engine = Engine::always(*long);
+    let bed = Bed::start(&[engine.addr], settings());
+    let answer = ask(bed.addr, &chat_for_acme(""));
+    assert_eq!(answer.status(), 502);
+    assert!(answer.text().contains("answer_bytes_max"), "{}", answer.text());
+    assert_eq!(states(&bed), ["up"]);
     at_rest(&bed);
 }
 

@@ -466,3 +466,37 @@ fn the_record_of_a_refusal_names_the_model_that_was_asked_for() {
         );
     }
 }
+
+/// Case 220: what an engine does not count soundly is counted here, and said to be.
+#[test]
+fn an_answer_without_a_sound_usage_is_counted_here() {
+    let text = "x".repeat(400);
+    let chat = format!(r#""choices":[{{"message":{{"role":"assistant","content":"{text}"}}}}]"#);
+    let calls = format!(
+        r#""choices":[{{"message":{{"content":null,"tool_calls":[{{"function":{{"arguments":"{text}"}}}}]}}}}]"#
+    );
+    let response =
+        format!(r#""output":[{{"content":[{{"type":"output_text","text":"{text}"}}]}}]"#);
+    let message = format!(r#""content":[{{"type":"text","text":"{text}"}}]"#);
+    let completion = format!(r#""choices":[{{"text":"{text}"}}]"#);
+    let negative = r#","usage":{"prompt_tokens":-3,"completion_tokens":2}"#;
+    for (path, said, usage) in [
+        ("/v1/chat/completions", &chat, ""),
+        ("/v1/chat/completions", &chat, negative),
+        ("/v1/chat/completions", &calls, r#","usage":null"#),
+        ("/v1/completions", &completion, ""),
+        ("/v1/responses", &response, ""),
+        ("/v1/messages", &message, ""),
+    ] {
+        let engine = Engine::always(json(200, &format!("{{{said}{usage}}}")));
+        let bed = Bed::of(&[engine.addr]);
+        let input = r#""messages":[{"role":"user","content":"x"}],"prompt":"x","input":"x""#;
+        let request =
+            post_with(path, AUTH, &format!("{{\"model\":\"m\",\"max_tokens\":500,{input}}}"));
+        assert_eq!(ask(bed.addr, &request).status(), 200, "{path}");
+        let record = &bed.records(1)[0];
+        let counted = (&record["output_tokens"], &record["tokens_source"]);
+        assert_eq!(counted, (&100.into(), &"gateway".into()), "{path}{usage}: {record}");
+        assert_ne!(record["input_tokens"], 0, "{path}");
+    }
+}

@@ -13,6 +13,7 @@ use super::types::*;
 const MS_MAX: u64 = 86_400_000;
 /// 8 MiB: a million-token prompt of text is about half of it.
 const BODY_BYTES_DEFAULT: u64 = 8 << 20;
+const ANSWER_BYTES_DEFAULT: u64 = 1 << 30;
 const BODY_BYTES_MAX: u64 = 1 << 30;
 /// Linux allows 8,192 CPUs.
 const CPU_MAX: usize = 8191;
@@ -41,6 +42,12 @@ pub(super) fn server(mut table: Table<'_, '_>) -> Server {
             1024..=BODY_BYTES_MAX,
             "bytes",
         ) as usize,
+        answer_bytes_max: table.number(
+            "answer_bytes_max",
+            ANSWER_BYTES_DEFAULT,
+            1 << 20..=1 << 50,
+            "bytes",
+        ),
         bodies_bytes_max: table.opt_number(
             "bodies_bytes_max",
             BODY_BYTES_DEFAULT..=1 << 50,

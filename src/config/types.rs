@@ -67,6 +67,8 @@ pub struct Server {
     pub h2c: bool,
     /// Largest request body in bytes. Default 8 MiB.
     pub body_bytes_max: usize,
+    /// Longest answer that is no stream, in bytes. Default 1 GiB.
+    pub answer_bytes_max: u64,
     /// Most bytes of bodies that are held at once; `None`: a quarter of the memory.
     pub bodies_bytes_max: Option<u64>,
     /// Most connections of one client's address at a time; 0 = any. Default 0.

@@ -20,7 +20,7 @@ use super::ticket::Ticket;
 use crate::admin::Stage;
 use crate::http1::{PieceKind, ResponseHead, write};
 use crate::net::Wire;
-use crate::openai::{self, Endpoint, json, read_answer, usage_in_tail};
+use crate::openai::{self, Endpoint, json, read_answer, text_bytes, usage_in_tail};
 use crate::replicas::Failure as ReplicaFailure;
 use crate::runtime::clock;
 use crate::usage::Outcome;
@@ -30,6 +30,9 @@ const HOLD_BYTES_MAX: usize = 1 << 20;
 
 /// What is kept of the end of a longer one: its usage stands there.
 const TAIL_BYTES: usize = 4096;
+
+/// Nobody is ill for it: what was asked for may make it so long.
+const TOO_LONG: &str = "its answer is longer than server.answer_bytes_max";
 
 /// Why an answer is none.
 const NO_OBJECT: &str = "its answer is not a JSON object";
@@ -147,6 +150,10 @@ pub(super) async fn read(
 ) -> Result<Answer, Attempt> {
     let object = is_json && head.status == 200;
     let mut answer = Answer::new(exchange::incoming(head));
+    let most = core.published().answer_bytes_max;
+    if matches!(answer.incoming, Incoming::Length(bytes) if bytes > most) {
+        return Err(Attempt::Failed(None, TOO_LONG.to_owned()));
+    }
     loop {
         if !answer.take(inbox) {
             return Err(broken("its chunk framing is broken"));
@@ -287,6 +294,9 @@ pub(super) async fn send(
         if head.status == 200 {
             ticket.engine_used(answer.said.usage);
             if plan.endpoint.generates() {
+                if answer.said.usage.is_none() {
+                    ticket.wrote(text_bytes(&answer.payload));
+                }
                 ticket.whole();
             }
         }
@@ -353,8 +363,13 @@ async fn pass_on(
     };
     client.forget_request(core);
     ticket.head_sent = true;
+    let (mut passed, most) = (0_u64, core.published().answer_bytes_max);
     loop {
         let payload = std::mem::take(&mut answer.payload);
+        passed = passed.saturating_add(payload.len() as u64);
+        if head.status == 200 && plan.endpoint.generates() {
+            ticket.wrote(passed);
+        }
         answer.remember(&payload);
         match chunked {
             true => write::chunk(&mut out, &payload),
@@ -376,7 +391,7 @@ async fn pass_on(
         client.deadline.set(plan.published.timeouts.next_token_ms);
         let side = (&mut stream, &mut inbox);
         match exchange::more(core, client, side, "timeouts.next_token_ms").await {
-            Ok(true) if answer.take(&mut inbox) => {}
+            Ok(true) if answer.take(&mut inbox) && passed <= most => {}
             Err(Attempt::ClientGone) => return Err(Failure::ClientGone),
             Ok(false) if matches!(answer.incoming, Incoming::UntilClose) && !inbox.was_reset() => {
                 answer.closed(false);

@@ -49,6 +49,8 @@ pub(super) struct Published {
     pub policy: Policy,
     /// Largest request body in bytes.
     pub body_bytes_max: usize,
+    /// Longest answer that is no stream, in bytes.
+    pub answer_bytes_max: u64,
     /// Most connections of a client's address; 0 = any.
     pub connections_max: u32,
     /// Most bytes of bodies that are held at once; `None`: by the machine's memory.
@@ -100,6 +102,7 @@ impl Published {
             retry: config.retry,
             policy: Policy::of_name(config.routing.policy.name()).unwrap_or_default(),
             body_bytes_max: config.server.body_bytes_max,
+            answer_bytes_max: config.server.answer_bytes_max,
             connections_max: config.server.connections_per_address_max,
             // One body must have room, however little is meant for all.
             bodies_bytes_max: config

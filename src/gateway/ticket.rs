@@ -92,6 +92,8 @@ pub(super) struct Ticket<'t> {
     first_content_ns: Option<u64>,
     last_content_ns: u64,
     seen: Seen,
+    /// Of an answer that is no stream, where the engine does not count for itself.
+    wrote_bytes: u64,
     usage: Option<Usage>,
     /// The model that was asked for, by its name there, and whether as a stream.
     model: Option<Arc<str>>,
@@ -166,6 +168,7 @@ impl<'t> Ticket<'t> {
             first_content_ns: None,
             last_content_ns: now,
             seen: Seen::default(),
+            wrote_bytes: 0,
             usage: None,
             model: None,
             stream: false,
@@ -438,6 +441,11 @@ impl<'t> Ticket<'t> {
     /// What the engine says that it used for an answer that is no stream.
     pub(super) fn engine_used(&mut self, usage: Option<Usage>) {
         self.usage = usage;
+    }
+
+    /// So many bytes were generated, of an answer that is no stream and may tell no usage.
+    pub(super) fn wrote(&mut self, bytes: u64) {
+        self.wrote_bytes = bytes;
     }
 
     /// An answer that was generated is whole.

@@ -63,6 +63,48 @@ pub fn read_answer(json: &[u8]) -> Answer {
     Answer { valid: true, usage, usage_odd, abort, error }
 }
 
+/// Bytes of what was generated in a whole answer of chat, completions, messages or responses: its
+/// text, thoughts, and arguments of calls, escapes as they stand.
+#[must_use]
+pub fn text_bytes(json: &[u8]) -> u64 {
+    Scanner::new(json).ok().and_then(|mut scanner| texts(&mut scanner, json).ok()).unwrap_or(0)
+}
+
+/// The scanner bounds how deep this goes.
+fn texts(scanner: &mut Scanner<'_>, json: &[u8]) -> Result<u64, Error> {
+    const KEYS: [&[u8]; 7] = [
+        b"content",
+        b"text",
+        b"reasoning",
+        b"reasoning_content",
+        b"thinking",
+        b"refusal",
+        b"arguments",
+    ];
+    let mut bytes: u64 = 0;
+    match scanner.peek() {
+        Some(Kind::Array) => {
+            scanner.array(|scanner, _| {
+                bytes = bytes.saturating_add(texts(scanner, json)?);
+                Ok::<(), Error>(())
+            })?;
+        }
+        Some(Kind::Object) => {
+            scanner.object(|scanner, key| {
+                let is_text = scanner.peek() == Some(Kind::String) && KEYS.contains(&key.name);
+                bytes = bytes.saturating_add(if is_text {
+                    super::json::inner(scanner.value()?.span.of(json)).len() as u64
+                } else {
+                    texts(scanner, json)?
+                });
+                Ok::<(), Error>(())
+            })?;
+        }
+        _ => drop(scanner.value()?),
+    }
+    Ok(bytes)
+}
+
 /// The usage in the end of a body whose beginning is gone: an object's last members.
 ///
 /// Text cannot fake it: the quotes of a key are bare, and within a string they would not be.

@@ -35,7 +35,7 @@ pub mod multipart;
 mod prompt;
 
 pub use crate::http1::Span;
-pub use answer::{Answer, EngineError, Usage, read_answer, usage_in_tail};
+pub use answer::{Answer, EngineError, Usage, read_answer, text_bytes, usage_in_tail};
 pub use call::{Call, Truncate, member, read_call};
 pub use edit::Edits;
 pub use endpoint::{Endpoint, Method, RouteError, route};

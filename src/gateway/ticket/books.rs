@@ -76,8 +76,9 @@ impl Ticket<'_> {
         if let Some(usage) = self.usage {
             return (usage.prompt_tokens, usage.completion_tokens);
         }
-        // Each content event counts as a token: vLLM may merge some.
-        let output = self.seen.content_events;
+        // Each content event counts as a token (vLLM may merge some), or four bytes of an answer
+        // that is no stream.
+        let output = self.seen.content_events.max(self.wrote_bytes.div_ceil(4));
         let worked = matches!(
             outcome,
             Outcome::Ok | Outcome::ClientCancelled | Outcome::Truncated | Outcome::Deadline
