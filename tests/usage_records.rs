@@ -472,9 +472,8 @@ fn the_record_of_a_refusal_names_the_model_that_was_asked_for() {
 fn an_answer_without_a_sound_usage_is_counted_here() {
     let text = "x".repeat(400);
     let chat = format!(r#""choices":[{{"message":{{"role":"assistant","content":"{text}"}}}}]"#);
-    let calls = format!(
-        r#""choices":[{{"message":{{"content":null,"tool_calls":[{{"function":{{"arguments":"{text}"}}}}]}}}}]"#
-    );
+    let calls = format!(r#"[{{"function":{{"name":"f","arguments":"{text}"}}}}]"#);
+    let calls = format!(r#""choices":[{{"message":{{"content":null,"tool_calls":{calls}}}}}]"#);
     let response =
         format!(r#""output":[{{"content":[{{"type":"output_text","text":"{text}"}}]}}]"#);
     let message = format!(r#""content":[{{"type":"text","text":"{text}"}}]"#);
