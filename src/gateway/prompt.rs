@@ -200,7 +200,9 @@ fn unix_s() -> i64 {
 /// Without a tokenizer: tokens by the bytes of the text, and chunks of the text itself.
 fn estimate(asked: &Asked<'_>, body: &[u8]) -> Prompt {
     let call = asked.call;
-    let tokens = asked.pool.state.prompts.estimate(call.text_bytes as u64);
+    // Any text is a token at least.
+    let least = u64::from(call.text_bytes > 0);
+    let tokens = asked.pool.state.prompts.estimate(call.text_bytes as u64).max(least);
     let mut root = asked.root(body);
     for whole in [call.tools_span, call.system_span].into_iter().flatten() {
         root = root.behind(whole.of(body));
