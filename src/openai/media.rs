@@ -18,8 +18,9 @@ const URLS_MAX: usize = 1_024;
 /// Longest URL that is no `data:` one, in bytes.
 const URL_BYTES_MAX: usize = 8_192;
 
-/// Members that hold a URL, or an object with one, in a part of a message.
-const KEYS: [&[u8]; 6] = [b"url", b"image_url", b"audio_url", b"video_url", b"file_url", b"image"];
+/// Members that are a URL to fetch, or an object with one as its `url`. (A `url` elsewhere, such as
+/// that of a citation, is text.)
+const KEYS: [&[u8]; 5] = [b"image_url", b"audio_url", b"video_url", b"file_url", b"source"];
 
 /// Names that stand for the machine, or for what only its network knows.
 const INNER_NAMES: [&str; 6] = ["localhost", "local", "internal", "intranet", "lan", "home.arpa"];
@@ -38,7 +39,7 @@ pub(super) fn note(call: &mut Call, endpoint: Endpoint, body: &[u8]) -> Result<(
         return Ok(());
     }
     let mut walk = Walk { found: Vec::new(), from: value.start(), field: field(call) };
-    walk.value(&mut Scanner::new(list)?)?;
+    walk.value(&mut Scanner::new(list)?, false)?;
     call.media = walk.found;
     Ok(())
 }
@@ -54,20 +55,28 @@ struct Walk {
 }
 
 impl Walk {
-    /// The scanner bounds how deep this goes.
-    fn value(&mut self, scanner: &mut Scanner<'_>) -> Result<(), BodyError> {
+    /// The scanner bounds how deep this goes. `held`: it is what a member of [`KEYS`] holds.
+    fn value(&mut self, scanner: &mut Scanner<'_>, held: bool) -> Result<(), BodyError> {
         match scanner.peek() {
-            Some(Kind::Array) => scanner.array(|scanner, _| self.value(scanner)).map(drop),
+            Some(Kind::Array) => scanner.array(|scanner, _| self.value(scanner, held)).map(drop),
             Some(Kind::Object) => {
-                scanner.object(|scanner, key| self.member(scanner, key)).map(drop)
+                scanner.object(|scanner, key| self.member(scanner, key, held)).map(drop)
             }
             _ => scanner.value().map(drop).map_err(BodyError::from),
         }
     }
 
-    fn member(&mut self, scanner: &mut Scanner<'_>, key: Key<'_>) -> Result<(), BodyError> {
-        if !KEYS.contains(&key.name) || scanner.peek() != Some(Kind::String) {
-            return self.value(scanner);
+    fn member(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        key: Key<'_>,
+        held: bool,
+    ) -> Result<(), BodyError> {
+        let holds = KEYS.contains(&key.name);
+        // A source that is text names where a passage is from.
+        let is_url = (holds && key.name != b"source") || (held && key.name == b"url");
+        if !is_url || scanner.peek() != Some(Kind::String) {
+            return self.value(scanner, holds);
         }
         let span = scanner.value()?.span;
         let span = Span::between(self.from + span.start(), self.from + span.end());

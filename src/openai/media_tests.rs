@@ -156,6 +156,8 @@ fn what_is_no_url_is_left_alone() {
     for content in [
         r#""http://10.0.0.1/ [and] \"image_url\": {\"url\": \"file:///x\"}""#,
         r#"[{"type":"text","text":"http://10.0.0.1/"}]"#,
+        r#"[{"type":"text","text":"x","annotations":[{"url":"http://10.0.0.1/"}]}]"#,
+        r#"[{"type":"search_result","source":"http://10.0.0.1/","content":[]}]"#,
         r#"[{"type":"image_url","image_url":null},{"type":"image_url","image_url":{"url":7}}]"#,
     ] {
         let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#);
