@@ -390,6 +390,9 @@ impl<'t> Ticket<'t> {
 
     /// The soonest of a limit in ms (0 = none), the caller's own and its tier's, with its name.
     pub(super) fn sooner(&self, limit_ms: u64, name: &'static str) -> (u64, &'static str) {
+        if self.deadline_ms.or(self.tier_ms).is_none() {
+            return (limit_ms, name);
+        }
         let spent_ms = self.elapsed_ms() as u64;
         let left = |ms: u64| ms.saturating_sub(spent_ms).max(1);
         let own = |ms: Option<u64>, name| ms.map(|ms| (left(ms), name));
