@@ -131,8 +131,8 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// By when its tier has it end, in ms since it came. An answer that comes all at once and has no
-    /// limit may take as long as it is; where it is a stream, its content shows that it goes on.
+    /// By when its tier has it end, in ms since it came. An answer that comes all at once and has
+    /// no limit may take as long as it is; of a stream its content shows that it goes on.
     pub(super) fn end_ms(&self) -> Option<u64> {
         if !self.stream && self.endpoint.generates() && self.output_tokens_max.is_none() {
             return None;

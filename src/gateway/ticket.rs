@@ -404,8 +404,7 @@ impl<'t> Ticket<'t> {
             .unwrap_or((0, name))
     }
 
-    /// The caller's own time limit or its tier's, if there is one, has passed: no other replica can
-    /// help.
+    /// The caller's time limit or its tier's has passed: no other replica can help.
     pub(super) fn is_late(&self) -> bool {
         let spent_ms = self.elapsed_ms() as u64;
         [self.deadline_ms, self.tier_ms].into_iter().flatten().any(|ms| spent_ms >= ms)

@@ -191,7 +191,7 @@ fn all_ways(gateway: &Process) {
     assert_eq!(with("Bearer canary-other-key", "{}"), 401);
     assert_eq!(with("Basic Y2FuYXJ5OmNhbmFyeQ==canary", "{}"), 401);
     assert_eq!(with(&good, "{\"canary prompt"), 400);
-    let unknown = "{\"model\":\"canary-model\",\"messages\":[{\"role\":\"user\",\
+    let unknown = "{\"model\":\"no-such-model\",\"messages\":[{\"role\":\"user\",\
                    \"content\":\"x\"}]}";
     assert_eq!(with(&good, unknown), 404);
     assert_eq!(with(&good, "{\"model\":\"m\",\"messages\":\"canary\"}"), 400);

@@ -175,7 +175,8 @@ impl Ticket<'_> {
             tenant: who,
             key_id,
             request_id: self.id,
-            model: self.model.clone(),
+            // An unknown model is whatever a caller wrote: only its usage record tells that.
+            model: self.model.clone().filter(|_| call.is_some()),
             pool: call.map(|call| call.pool.name.clone()),
             adapter: call.and_then(|call| call.adapter.clone()),
             replica: self.replica.as_ref().map(|replica| replica.id.clone()),
